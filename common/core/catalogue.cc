@@ -1,0 +1,45 @@
+#include "common/core/catalogue.h"
+
+namespace foreshard {
+namespace {
+
+constexpr RuleTraits kRules[] = {
+    {.name = "asgd"},
+    {.name = "nag_asgd", .momentum = Setting::kRequired, .state_fixed = 1},
+    {.name = "multi_asgd", .momentum = Setting::kRequired, .state_per_worker = 1},
+    {.name = "dana_zero", .momentum = Setting::kRequired, .state_fixed = 1, .state_per_worker = 1},
+    {.name = "dana_slim", .momentum = Setting::kRequired, .worker_half = true},
+    {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
+};
+
+constexpr CodecTraits kCodecs[] = {
+    {.name = "none", .for_pushes = true, .for_replies = true},
+    {.name = "fp16", .for_pushes = true, .for_replies = true},
+    {.name = "bf16", .for_pushes = true, .for_replies = true},
+    {.name = "one_bit", .for_pushes = true},
+    {.name = "one_bit_mean", .for_pushes = true},
+};
+
+constexpr std::string_view kModels[] = {"cnn", "mlp", "synthetic"};
+
+}  // namespace
+
+absl::Span<const RuleTraits> Rules() { return kRules; }
+absl::Span<const CodecTraits> Codecs() { return kCodecs; }
+absl::Span<const std::string_view> Models() { return kModels; }
+
+const RuleTraits* FindRule(std::string_view name) {
+  for (const RuleTraits& rule : kRules) {
+    if (rule.name == name) return &rule;
+  }
+  return nullptr;
+}
+
+const CodecTraits* FindCodecTraits(std::string_view name) {
+  for (const CodecTraits& codec : kCodecs) {
+    if (codec.name == name) return &codec;
+  }
+  return nullptr;
+}
+
+}  // namespace foreshard

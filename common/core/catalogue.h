@@ -1,0 +1,42 @@
+// What exists, as data that every program can check a JobSpec against without
+// linking the code behind it: rules (made in server/update_rules), codecs
+// (kernels/codecs), models (worker/models). A test holds each registry to it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace foreshard {
+
+enum class Setting : uint8_t { kUnused, kOptional, kRequired };
+
+struct RuleTraits {
+  std::string_view name;
+  bool synchronous = false;    // updates once a round, with the workers' mean
+  Setting momentum = Setting::kUnused;
+  Setting weight_decay = Setting::kOptional;
+  bool worker_half = false;    // momentum and weight decay live at the worker
+  bool needs_held = false;     // needs all of x_i, not only a sample
+  // The server's floats per element beyond theta: fixed + per_worker * N.
+  uint32_t state_fixed = 0;
+  uint32_t state_per_worker = 0;
+};
+
+struct CodecTraits {
+  std::string_view name;  // as in the JobSpec
+  bool for_pushes = false;
+  bool for_replies = false;
+};
+
+absl::Span<const RuleTraits> Rules();
+absl::Span<const CodecTraits> Codecs();
+absl::Span<const std::string_view> Models();
+
+// nullptr when there is none of that name.
+const RuleTraits* FindRule(std::string_view name);
+const CodecTraits* FindCodecTraits(std::string_view name);
+
+}  // namespace foreshard

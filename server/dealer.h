@@ -1,0 +1,87 @@
+// Deals batches: one seeded shuffle an epoch, in the order in which workers ask.
+// The second deterministic state machine, on the lead. It deals ticket numbers;
+// which examples a ticket stands for is a pure function of the seed that every
+// worker computes.
+//
+//   Dealer dealer({.batches_per_epoch = 469, .epochs = 5});
+//   dealer.Apply({DealerEvent::Kind::kJoin, slot});
+//   Deal deal = dealer.Apply({DealerEvent::Kind::kFetch, slot, 2});
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace foreshard {
+
+struct DealerOptions {
+  uint64_t batches_per_epoch = 1;
+  uint32_t epochs = 1;
+  // 0: asynchronous, in arrival order. n: synchronous, worker of rank r gets
+  // ticket step * n + r; an epoch's remainder of fewer than n batches is dropped.
+  uint32_t synchronous_workers = 0;
+  uint32_t max_outstanding = 8;  // tickets in a worker's hands at most
+};
+
+struct DealerEvent {
+  enum class Kind : uint8_t {
+    kJoin = 1,      // worker
+    kFetch = 2,     // worker, argument: count
+    kComplete = 3,  // worker, argument: ticket
+    kLost = 4,      // worker: expired or left; its tickets are dealt again
+    kStop = 5,      // nothing more is dealt
+  };
+  Kind kind;
+  uint32_t worker = 0;
+  uint64_t argument = 0;
+};
+
+struct Deal {
+  std::vector<uint64_t> tickets;
+  bool finished = false;  // every batch of every epoch is complete, or stopped
+};
+
+// Thread-compatible.
+class Dealer {
+ public:
+  explicit Dealer(const DealerOptions& options);
+
+  // Any event in any order is safe: completing a ticket that the worker does not
+  // hold, or fetching without having joined, changes nothing.
+  Deal Apply(const DealerEvent& event);
+
+  bool finished() const;
+  bool stopped() const { return stopped_; }
+  uint64_t total_tickets() const { return total_; }
+  uint64_t completed_tickets() const { return completed_total_; }
+  uint64_t redealt_tickets() const { return redealt_; }
+  // Epochs all of whose batches are complete, counted from the first.
+  uint32_t completed_epochs() const { return completed_epochs_; }
+  uint64_t outstanding(uint32_t worker) const;
+
+  std::string Save() const;
+  // DATA_LOSS or INVALID_ARGUMENT (other options).
+  absl::Status Load(std::string_view bytes);
+
+ private:
+  DealerOptions options_;
+  uint64_t per_epoch_;  // batches dealt an epoch
+  uint64_t total_;
+  uint64_t next_ = 0;
+  std::set<uint64_t> again_;  // lost tickets, lowest first
+  std::map<uint32_t, std::set<uint64_t>> held_;  // by worker
+  std::map<uint32_t, uint64_t> next_step_;       // synchronous, by rank
+  std::vector<uint64_t> completed_;  // by epoch
+  uint64_t completed_total_ = 0;
+  uint64_t redealt_ = 0;
+  uint32_t completed_epochs_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace foreshard

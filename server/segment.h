@@ -1,0 +1,154 @@
+// A segment of a shard: the unit of version, lock, de-duplication and round. A
+// deterministic state machine: the same events in the same order give the same
+// bits, in the daemon, in tests and in replay. Reads no clock, no random source
+// and no network.
+//
+//   auto segment = Segment::Create(options).value();
+//   Event push = ...;
+//   RETURN_IF_ERROR(segment->Admit(&push));   // may turn it into a resend
+//   Outcome outcome = segment->Apply(push, &reply);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/core/schedule.h"
+#include "common/core/shard_plan.h"
+#include "kernels/codecs/codec.h"
+#include "server/event.h"
+#include "server/update_rules/update_rule.h"
+
+namespace foreshard {
+
+struct SegmentOptions {
+  SegmentPlan plan;
+  RuleSettings rule;       // statistics segments use their average instead
+  Schedule schedule;
+  bool synchronous = false;
+  uint32_t members = 0;    // synchronous: the fixed view is slots 0..members-1
+  bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks
+  uint32_t sample_stride = 64;  // one block in so many is sampled; 1: exact
+};
+
+// Where the reply goes. The caller gives a buffer of EncodedBytes(fp32) length
+// at most; the segment says what it wrote.
+struct Reply {
+  uint8_t* data = nullptr;  // null: no parameters wanted
+  uint64_t bytes = 0;       // written
+  CodecId codec = CodecId::kNone;
+};
+
+enum class Result : uint8_t {
+  kApplied, kDuplicate, kDiscarded, kSkipped, kCurrent, kInitialised, kPending
+};
+
+struct Outcome {
+  Result result = Result::kCurrent;
+  uint64_t version = 0;
+  uint64_t clock = 0;
+  uint64_t lag = 0;
+  float eta = 0;
+  // Over the sampled elements, in fp64; zero where nothing was measured.
+  double gap_squares = 0;
+  double surprise_squares = 0;
+  uint64_t sampled_elements = 0;
+  uint32_t members = 0;  // synchronous: of the view
+};
+
+// Thread-compatible: the owner keeps one mutex a segment.
+class Segment {
+ public:
+  // INVALID_ARGUMENT: unknown rule, synchronous rule without members.
+  static absl::StatusOr<std::unique_ptr<Segment>> Create(const SegmentOptions& options);
+
+  // Checks an event against the state before anything changes, and settles what
+  // it is: a push already applied becomes kResend, one of an expired slot joins
+  // first. Errors: FAILED_PRECONDITION (no values yet), ABORTED (an older
+  // incarnation, a round that is closed), INVALID_ARGUMENT (worker out of range,
+  // payload of the wrong size, a version never sent). Payload values must have
+  // been checked with CheckPayload.
+  absl::Status Admit(Event* event) const;
+
+  // Sizes and finiteness of a payload, from its own fields; reads no state and
+  // may run without the lock. INVALID_ARGUMENT names the first bad element.
+  absl::Status CheckPayload(const Event& event) const;
+
+  // Performs an admitted event. Cannot fail.
+  Outcome Apply(const Event& event, Reply* reply);
+
+  // Synchronous: true when every member's push of the open round is there, so
+  // that kRoundClosed may be applied.
+  bool RoundComplete() const;
+  uint64_t open_round() const { return open_round_; }
+
+  bool initialised() const { return initialised_; }
+  uint64_t version() const { return version_; }
+  uint64_t clock() const { return clock_; }
+  uint32_t phase() const { return phase_; }
+  const SegmentPlan& plan() const { return options_.plan; }
+  absl::Span<const float> theta() const { return theta_; }
+  const UpdateRule& rule() const { return *rule_; }
+  // Last values sent to a slot: whole with keep_all_held, else the sampled blocks.
+  absl::Span<const float> held(uint32_t worker) const { return slots_[worker].held; }
+  // Sum over updates of (lag + 1), and over slots of (version last sent at which
+  // an update arrived + 1): equal by algorithms' identity; for the oracle.
+  uint64_t live_slots() const;
+  uint64_t version_sent(uint32_t worker) const { return slots_[worker].version_sent; }
+  uint64_t last_sequence(uint32_t worker) const { return slots_[worker].sequence; }
+  bool joined(uint32_t worker) const { return slots_[worker].joined; }
+  uint64_t incarnation(uint32_t worker) const { return slots_[worker].incarnation; }
+
+  // The whole state as bytes with format version, plan fingerprint fields and
+  // checksum; Load restores it into a segment created with the same options.
+  // DATA_LOSS, INVALID_ARGUMENT (another segment, rule or length).
+  std::string Save() const;
+  absl::Status Load(std::string_view bytes);
+
+  // Bytes of memory that a segment with these options takes at most.
+  static uint64_t MemoryBytes(const SegmentOptions& options);
+
+ private:
+  struct Slot {
+    bool joined = false;
+    uint64_t incarnation = 0;
+    uint64_t sequence = 0;      // last one consumed
+    uint64_t version_sent = 0;  // version of the last reply
+    bool has_held = false;
+    std::vector<float> held;
+    std::vector<uint8_t> pending;  // synchronous: the open round's encoded push
+    uint8_t pending_codec = 0;
+    bool has_pending = false;
+    bool absent = false;  // synchronous: skipped the open round
+  };
+
+  Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule);
+
+  Outcome Push(const Event& event, Reply* reply);
+  Outcome CloseRound(const Event& event);
+  void WriteParameters(const Event& event, bool lookahead, CodecId codec, Reply* reply);
+  void JoinSlot(uint32_t worker, uint64_t incarnation);
+  void FreeSlot(uint32_t worker);
+  void MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const;
+  void EncodeReplyBlock(const Block& block, const float* values, CodecId codec, Slot* slot,
+                        uint64_t held_offset, bool sampled, uint8_t** out);
+  float Eta() const { return options_.schedule.At(clock_); }
+  bool Sampled(size_t block) const { return block % options_.sample_stride == 0; }
+
+  SegmentOptions options_;
+  std::unique_ptr<UpdateRule> rule_;
+  std::vector<float> theta_;
+  std::vector<Slot> slots_;
+  std::vector<float> reply_error_;  // e-bar; empty until a fold brings one
+  bool initialised_ = false;
+  uint64_t version_ = 0;
+  uint64_t clock_ = 0;
+  uint64_t open_round_ = 0;
+  uint32_t phase_ = 0;
+  uint64_t held_elements_ = 0;
+};
+
+}  // namespace foreshard

@@ -1,0 +1,79 @@
+// What a segment does with a push, and what it sends back. One rule a file; the
+// file's header comment gives formula, source and state.
+//
+// A rule owns its state arrays (momentum and so on), the segment owns theta. All
+// work is done on runs of at most kMaxBlockElements that are in cache, so a push
+// is one pass over memory: decode, update and reply together. A rule reads no
+// clock, no random source and no network; it never contracts multiply-adds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace foreshard {
+
+// From the JobSpec, already validated against the rule's traits.
+struct RuleSettings {
+  std::string rule;
+  float momentum = 0;
+  float weight_decay = 0;  // 0 for rules that take it at the worker
+  float statistics_weight = 0.1f;
+  uint32_t max_workers = 8;
+};
+
+// One push (or closed round) as the rule sees it.
+struct UpdateContext {
+  uint32_t worker = 0;       // slot of the pusher; unused when a round closes
+  float eta = 0;             // at the segment's clock, for update and reply alike
+  uint64_t version = 0;      // updates applied before this one
+  uint64_t lag = 0;
+};
+
+// A run inside the segment: elements [offset, offset + elements).
+struct Run {
+  uint64_t offset = 0;
+  uint32_t elements = 0;
+  bool decayed = false;
+};
+
+// Visits every state array in a fixed order, to save and to load.
+class StateVisitor {
+ public:
+  virtual ~StateVisitor() = default;
+  virtual void Visit(std::string_view name, std::vector<float>& values) = 0;
+};
+
+// Thread-compatible: the segment's mutex guards it.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  // A worker slot comes (its state starts at zero) or goes.
+  virtual void Join(uint32_t worker) {}
+  virtual void Leave(uint32_t worker) {}
+
+  // Once before the runs of an update, in order.
+  virtual void Begin(const UpdateContext& context) {}
+
+  // Applies `gradient` (run.elements long) to theta's run (theta points at the
+  // segment's start) and, where `reply` is not null, writes the run of the reply.
+  virtual void Update(const UpdateContext& context, const Run& run, const float* gradient,
+                      float* theta, float* reply) = 0;
+
+  // The reply for a worker that only reads, as if right after an update.
+  virtual void Reply(const UpdateContext& context, const Run& run, const float* theta,
+                     float* reply) const = 0;
+
+  virtual void VisitState(StateVisitor& visitor) {}
+};
+
+// State is allocated here, zeroed, for a segment of `elements`. nullptr when
+// there is no such rule; FindRule in common/core/catalogue.h has the traits.
+std::unique_ptr<UpdateRule> MakeUpdateRule(const RuleSettings& settings, uint64_t elements);
+
+}  // namespace foreshard

@@ -1,0 +1,68 @@
+// Labelled examples in memory, and the mapping from tickets to batches.
+//
+//   auto train = LoadIdx("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", options);
+//   Batch batch;
+//   train.value()->Gather(indices, &batch);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/models/model.h"
+
+namespace foreshard {
+
+// Immutable after loading; Gather is safe from several threads.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual uint64_t examples() const = 0;
+  virtual InputShape shape() const = 0;
+  virtual uint32_t classes() const = 0;
+  // Fills the batch with these examples (each < examples()), normalised. Where
+  // flips are on, example k is mirrored when bit k of the draw keyed by
+  // `augment_key` says so; 0 turns augmentation off.
+  virtual void Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
+                      Batch* batch) const = 0;
+};
+
+struct IdxOptions {
+  uint32_t classes = 10;
+  float mean = 0;       // subtracted from pixels scaled to [0, 1]
+  float deviation = 1;  // then divided by
+  bool flip = false;
+};
+
+// IDX files (LeCun et al., MNIST page), plain or gzipped. Errors name the file,
+// what was expected and found: NOT_FOUND, INVALID_ARGUMENT (wrong magic, sizes
+// that disagree, a label out of range), DATA_LOSS (truncated, trailing bytes,
+// bad gzip).
+absl::StatusOr<std::unique_ptr<Dataset>> LoadIdx(const std::string& images_path,
+                                                 const std::string& labels_path,
+                                                 const IdxOptions& options);
+
+// Examples without content, for synthetic models.
+std::unique_ptr<Dataset> MakeSyntheticDataset(uint64_t examples, InputShape shape,
+                                              uint32_t classes);
+
+// Which examples a ticket stands for: one seeded permutation an epoch, cut into
+// batches; the last batch of an epoch may be shorter (never empty).
+class BatchOrder {
+ public:
+  BatchOrder(uint64_t seed, uint64_t examples, uint32_t batch_size);
+  uint64_t batches_per_epoch() const { return batches_per_epoch_; }
+  // Thread-compatible: keeps the last epoch's permutation.
+  absl::Span<const uint32_t> Indices(uint64_t ticket);
+
+ private:
+  uint64_t seed_, examples_, batches_per_epoch_;
+  uint32_t batch_size_;
+  uint64_t epoch_ = ~0ull;
+  std::vector<uint32_t> permutation_;
+};
+
+}  // namespace foreshard

@@ -1,0 +1,99 @@
+// A model as the training loop sees it: named tensors, first values, and the
+// gradient of the mean loss of a batch. Knows no network.
+//
+//   auto device = kernels::MakeDevice("cpu").value();
+//   auto model = MakeModel(options, *device).value();
+//   std::vector<float> vector(model->schema().elements());
+//   model->InitialValues(seed, vector.data());
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/core/schema.h"
+#include "kernels/device.h"
+
+namespace foreshard {
+
+// A batch in host memory. Plain data.
+struct Batch {
+  uint64_t examples = 0;
+  std::vector<float> inputs;    // [examples, height, width, channels]
+  std::vector<int32_t> labels;  // [examples], 0..classes-1
+};
+
+struct InputShape {
+  uint32_t height = 0, width = 0, channels = 0;
+  uint64_t elements() const { return uint64_t{height} * width * channels; }
+};
+
+// Lets a forward pass begin while later parameters are still on their way.
+class ParameterGate {
+ public:
+  virtual ~ParameterGate() = default;
+  // Returns once elements [begin, begin + elements) of the flat vector are
+  // those of this step; an error ends the step.
+  virtual absl::Status WaitFor(uint64_t begin, uint64_t elements) = 0;
+};
+
+struct StepResult {
+  double loss_sum = 0;  // over the examples
+  uint64_t correct = 0;
+  uint64_t examples = 0;
+};
+
+struct ModelOptions {
+  std::string name;
+  InputShape input;
+  uint32_t classes = 0;
+  std::vector<uint32_t> widths;  // empty: the model's default
+  uint32_t dense_units = 0;      // 0: the model's default
+  uint64_t elements = 0;         // synthetic
+  uint32_t batch_size = 0;       // largest batch that will be given
+};
+
+// Thread-compatible: one step at a time.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const Schema& schema() const = 0;
+
+  // Writes the first values of the whole vector (statistics too), derived from
+  // the seed and each tensor's name only.
+  virtual void InitialValues(uint64_t seed, float* vector) const = 0;
+
+  // Forward in training mode and backward. `vector` is the whole flat vector
+  // [schema().elements()]. Writes (accumulate: adds) the gradient of the batch's
+  // mean loss times `weight` to gradient[trainable_elements], and the batch's
+  // statistics (means, unbiased variances) to statistics[statistic_elements]
+  // (accumulate: adds weight * value). The gate is asked before a layer's
+  // parameters are first read. Errors: those of the gate, and INVALID_ARGUMENT
+  // for a batch that does not fit.
+  virtual absl::StatusOr<StepResult> ForwardBackward(const Batch& batch, const float* vector,
+                                                     ParameterGate& gate, float weight,
+                                                     bool accumulate, float* gradient,
+                                                     float* statistics) = 0;
+
+  // Only the batch's statistics at these parameters, in training mode: what
+  // recalibration averages.
+  virtual absl::Status BatchStatistics(const Batch& batch, const float* vector,
+                                       float* statistics) = 0;
+
+  // Loss and hits in inference mode, with the vector's running statistics.
+  virtual absl::StatusOr<StepResult> Evaluate(const Batch& batch, const float* vector) = 0;
+};
+
+// INVALID_ARGUMENT naming the option. Unknown names list the known ones.
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options,
+                                                 kernels::Device& device);
+
+std::vector<std::string_view> ModelNames();
+
+}  // namespace foreshard
