@@ -1,0 +1,39 @@
+// The one place where channels and servers get their limits, keepalive and
+// credentials, so that both sides always match.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/server_builder.h"
+
+namespace foreshard {
+
+// Largest message either side takes: a segment in fp32 and its header, with room.
+inline constexpr int kMaxMessageBytes = 64 << 20;
+
+// An own TCP connection to `address` ("host:port", "[v6]:port"); connects lazily.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+
+// Limits, keepalive permission and HTTP/2 settings that MakeChannel expects.
+void ConfigureServer(grpc::ServerBuilder& builder);
+
+// OK when `address` is loopback, or `insecure` was said aloud. Otherwise
+// INVALID_ARGUMENT that says why and what to do.
+absl::Status CheckBindAddress(const std::string& address, bool insecure);
+
+// "a:1,b:2" to its parts; INVALID_ARGUMENT for an empty list or part, a missing
+// or bad port.
+absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::string& list);
+
+// Deadline of a call that moves `bytes` in all: 30 s and 1 s for each MiB.
+void SetDeadline(grpc::ClientContext& context, uint64_t bytes);
+
+}  // namespace foreshard

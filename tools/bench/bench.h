@@ -1,0 +1,33 @@
+// Benchmarks: each figure beside the limit measured in the same run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace foreshard::bench {
+
+// One line of the table and of the JSON file.
+struct BenchResult {
+  std::string name;   // "codec/one_bit/encode"
+  double value = 0;
+  std::string unit;   // "GB/s", "us", "examples/s"
+  double limit = 0;   // same unit
+  double ratio = 0;   // how good value is against limit; above 1 is better than it
+};
+
+struct BenchOptions {
+  double seconds = 0.5;  // of measuring, for each figure
+  bool quick = false;    // smallest sizes only, for the suite
+};
+
+// STREAM triad a[i] = b[i] + s * c[i], best of several runs, in GB/s where every
+// byte read or written counts once; arrays of 256 MiB (quick: 64 MiB).
+double StreamTriad(int threads, const BenchOptions& options);
+
+std::vector<BenchResult> BenchCodec(const BenchOptions& options);
+std::vector<BenchResult> BenchApply(const BenchOptions& options);
+std::vector<BenchResult> BenchExchange(const BenchOptions& options);
+std::vector<BenchResult> BenchTrain(const BenchOptions& options);
+
+}  // namespace foreshard::bench
