@@ -112,7 +112,7 @@ absl::Status Segment::CheckPayload(const Event& event) const {
   if (event.payload.bytes != expected) {
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", plan.id, ": a payload of ", event.payload.bytes, " bytes; ",
-                     plan.elements, " elements as ", codec->name(), " are ", expected));
+                     plan.elements, " elements as ", std::string(codec->name()), " are ", expected));
   }
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);

@@ -86,7 +86,7 @@ std::string Segment::Save() const {
 }
 
 absl::Status Segment::Load(std::string_view bytes) {
-  const auto damaged = [&](std::string_view what) {
+  const auto damaged = [&](const std::string& what) {
     return absl::DataLossError(absl::StrCat("segment ", options_.plan.id, ": saved state ", what));
   };
   if (bytes.size() < sizeof(uint64_t)) return damaged("is truncated");

@@ -129,7 +129,9 @@ TEST(Oracle, LagsAddUpToVersionsSent) {
       for (uint32_t w = 0; w < workers; ++w) sent += harness.segment->version_sent(w);
       EXPECT_EQ(lags, sent);
       EXPECT_EQ(harness.segment->version(), kPushes);
-      if (!unequal) EXPECT_NEAR(static_cast<double>(lags) / kPushes - 1, workers - 1, 0.1 * workers);
+      if (!unequal) {
+        EXPECT_NEAR(static_cast<double>(lags) / kPushes - 1, workers - 1, 0.1 * workers);
+      }
     }
   }
 }
@@ -144,7 +146,9 @@ TEST(Oracle, SurpriseIsZeroAloneAndEqualForZeroAndSlim) {
     EXPECT_EQ(one.sampled_elements, kElements);
     // Up to the rounding of the slice of S that is summed anew.
     EXPECT_LT(std::sqrt(one.surprise_squares / kElements), 1e-7);
-    if (step > 0) EXPECT_GT(one.gap_squares, 0);  // x_i is ahead of theta by design
+    if (step > 0) {
+      EXPECT_GT(one.gap_squares, 0);  // x_i is ahead of theta by design
+    }
     const uint32_t w = NextWorker(4, false, step);
     const Outcome a = zero.Push(w, QuadraticGradient(zero.workers[w].parameters, step), step);
     const Outcome b = slim.Push(w, QuadraticGradient(slim.workers[w].parameters, step), step);

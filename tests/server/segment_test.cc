@@ -323,7 +323,9 @@ TEST(Segment, ReplayAndRestoreAreBitExactForEveryRule) {
     const std::string end = harness.segment->Save();
     for (const bool from_the_middle : {false, true}) {
       const auto copy = Segment::Create(options).value();
-      if (from_the_middle) ASSERT_TRUE(copy->Load(saved).ok());
+      if (from_the_middle) {
+        ASSERT_TRUE(copy->Load(saved).ok());
+      }
       ByteSpan records(reinterpret_cast<const uint8_t*>(harness.records.data()), harness.records.size());
       records.remove_prefix(from_the_middle ? saved_at : 0);
       while (!records.empty()) {
