@@ -121,7 +121,7 @@ TEST(ExchangeMessage, RefusesWhatIsCut) {
     absl::StatusOr<Request> parsed = Request::Parse(Cut(bytes.substr(0, length), 5));
     EXPECT_EQ(parsed.ok(), length == header_end) << length;
   }
-  for (const std::string bad :
+  for (const std::string& bad :
        {std::string("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11),  // a length of 2^64 - 1
         std::string("\x0a\x02\x0a\x05", 4),                              // header inside out
         std::string("\x00\x01", 2),                                      // field number 0
