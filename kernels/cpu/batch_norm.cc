@@ -28,12 +28,12 @@ class BatchNormLayer : public CpuLayer {
     plan.AddWait(layer_.bias, in_.channels);
     const memory::desc run = RunDesc(in_.channels);
     weight_ = plan.Bind(Plan::Base::kVector, layer_.weight, run);
-    const memory bias = plan.Bind(Plan::Base::kVector, layer_.bias, run);
+    bias_ = plan.Bind(Plan::Base::kVector, layer_.bias, run);
     const memory dst = plan.Allocate(desc);
     std::unordered_map<int, memory> args = {{DNNL_ARG_SRC, src},
                                             {DNNL_ARG_DST, dst},
                                             {DNNL_ARG_SCALE, weight_},
-                                            {DNNL_ARG_SHIFT, bias}};
+                                            {DNNL_ARG_SHIFT, bias_}};
     if (training) {
       mean_ = plan.Allocate(run);
       variance_ = plan.Allocate(run);
@@ -71,6 +71,7 @@ class BatchNormLayer : public CpuLayer {
     std::unordered_map<int, memory> args = {
         {DNNL_ARG_SRC, src_},           {DNNL_ARG_MEAN, mean_},
         {DNNL_ARG_VARIANCE, variance_}, {DNNL_ARG_SCALE, weight_},
+        {DNNL_ARG_SHIFT, bias_},  // not needed, but oneDNN 2.6 insists
         {DNNL_ARG_DIFF_DST, in},        {DNNL_ARG_DIFF_SRC, diff_src},
         {DNNL_ARG_DIFF_SCALE, diff_weight}, {DNNL_ARG_DIFF_SHIFT, diff_bias}};
     if (relu_) args[DNNL_ARG_WORKSPACE] = workspace_;
@@ -92,7 +93,7 @@ class BatchNormLayer : public CpuLayer {
   bool relu_;
   Flags flags_ = Flags::none;
   dnnl::batch_normalization_forward::primitive_desc forward_;
-  memory src_, weight_, mean_, variance_, workspace_;
+  memory src_, weight_, bias_, mean_, variance_, workspace_;
 };
 
 }  // namespace
