@@ -78,6 +78,17 @@ class GrpcShardServer final : public ShardServer {
   }
   uint64_t reply_allocations() const override { return context_.buffers.allocations(); }
 
+  std::vector<std::string> SaveSegments() const override {
+    std::vector<std::string> saved;
+    if (const Shard::Agreement* agreed = context_.shard.agreement(); agreed != nullptr) {
+      for (const auto& cell : agreed->cells) {
+        absl::MutexLock lock(&cell->mutex);
+        saved.push_back(cell->segment->Save());
+      }
+    }
+    return saved;
+  }
+
   void Shutdown() override {
     {
       absl::MutexLock lock(&mutex_);
