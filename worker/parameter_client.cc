@@ -93,7 +93,7 @@ class ServersClient : public ParameterClient {
         ++shard;
         continue;
       }
-      if (options_.stop != nullptr && options_.stop->load()) {
+      if (Stopped()) {
         return absl::CancelledError("interrupted while waiting for first values");
       }
       const std::string what =
@@ -154,11 +154,15 @@ class ServersClient : public ParameterClient {
  private:
   absl::Duration Limit() const { return absl::Seconds(options_.connect_seconds); }
 
+  bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
   absl::Status Hello(uint32_t shard) {
     const auto stub = v1::ParameterServer::NewStub(channels_[shard]);
     v1::HelloReply reply;
     const absl::Status status =
-        CallPatiently(patience_[shard], Limit(), options_.stop, [&](grpc::ClientContext& context) {
+        CallPatiently(
+        patience_[shard], Limit(), [this] { return Stopped(); },
+        [&](grpc::ClientContext& context) {
           return stub->Hello(&context, options_.hello, &reply);
         });
     if (!status.ok()) return status;

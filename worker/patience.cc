@@ -61,7 +61,8 @@ void Patience::Succeeded() {
   failing_ = false;
 }
 
-absl::Status CallPatiently(Patience& patience, absl::Duration limit, const std::atomic<bool>* stop,
+absl::Status CallPatiently(Patience& patience, absl::Duration limit,
+                           absl::FunctionRef<bool()> stopped,
                            absl::FunctionRef<grpc::Status(grpc::ClientContext&)> attempt) {
   for (;;) {
     grpc::ClientContext context;
@@ -76,7 +77,7 @@ absl::Status CallPatiently(Patience& patience, absl::Duration limit, const std::
     const auto wait = patience.Failed(status, absl::Now());
     if (!wait.ok()) return wait.status();
     for (absl::Time end = absl::Now() + *wait;;) {
-      if (stop != nullptr && stop->load()) {
+      if (stopped()) {
         return absl::CancelledError(
             absl::StrCat("interrupted while waiting for ", patience.server()));
       }

@@ -7,7 +7,6 @@
 //   absl::SleepFor(*wait);                  // then try again
 #pragma once
 
-#include <atomic>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -56,8 +55,9 @@ class Patience {
 
 // Calls `attempt` with a fresh context (deadline: 10 s or what is left of the
 // bound) until it succeeds, fails for good, or patience ends. CANCELLED once
-// `stop` is set while it waits; null: never. For small blocking calls.
-absl::Status CallPatiently(Patience& patience, absl::Duration limit, const std::atomic<bool>* stop,
+// `stopped` says so while it waits. For small blocking calls.
+absl::Status CallPatiently(Patience& patience, absl::Duration limit,
+                           absl::FunctionRef<bool()> stopped,
                            absl::FunctionRef<grpc::Status(grpc::ClientContext&)> attempt);
 
 // `failure` with the server's name in front of its text, code kept.
