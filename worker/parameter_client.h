@@ -87,9 +87,8 @@ struct ParameterClientOptions {
 struct StepGradient {
   uint64_t ticket = 0;
   uint64_t round = 0;  // synchronous modes: the step
-  // [trainable_elements], not to be read or written by the caller until the gate
-  // has let it through all of the vector (or Finish): the worker half works in
-  // place and messages may point into it.
+  // [trainable_elements]. The worker half works in place and messages point into
+  // it: elements may be read and written again once the gate has let them through.
   float* gradient = nullptr;
   // [statistic_elements], of this step's batch; copied. Null: none.
   const float* statistics = nullptr;
