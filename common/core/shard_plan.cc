@@ -1,0 +1,119 @@
+#include "common/core/shard_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/core/bytes.h"
+
+namespace foreshard {
+namespace {
+
+// Shard boundaries fall on multiples of this where shards are long enough, so
+// that runs of a shard begin aligned in the flat vector.
+constexpr uint64_t kShardAlignment = 64;
+
+uint64_t ShardBoundary(uint64_t trainable, uint32_t shards, uint32_t shard) {
+  if (shard == shards) return trainable;
+  // Without 128-bit products: quotient and remainder apart.
+  const uint64_t quotient = trainable / shards;
+  const uint64_t remainder = trainable % shards;
+  const uint64_t exact = quotient * shard + remainder * shard / shards;
+  if (quotient < 2 * kShardAlignment) return exact;
+  return exact / kShardAlignment * kShardAlignment;
+}
+
+}  // namespace
+
+absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPlanOptions& options) {
+  if (options.shards == 0) {
+    return absl::InvalidArgumentError("shard plan: 0 shards; a job needs at least one server");
+  }
+  if (options.shards > schema.trainable_elements()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard plan: ", options.shards, " shards for ", schema.trainable_elements(),
+                     " trainable elements; use fewer servers"));
+  }
+  if (options.block_elements == 0 || options.block_elements > kMaxBlockElements) {
+    return absl::InvalidArgumentError(absl::StrCat("shard plan: blocks of ", options.block_elements,
+                                                   " elements; use 1 to ", kMaxBlockElements));
+  }
+  if (options.segment_elements < options.block_elements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard plan: segments of ", options.segment_elements,
+                     " elements are shorter than a block of ", options.block_elements,
+                     "; use longer segments or shorter blocks"));
+  }
+
+  ShardPlan plan;
+  plan.options_ = options;
+  ByteWriter identity;
+  identity.Put(options.shards);
+  identity.Put(options.block_elements);
+  identity.Put(schema.fingerprint());
+  size_t tensor = 0;  // first tensor that may reach into the segment
+  const auto cut = [&](uint32_t shard, TensorKind kind, uint64_t begin, uint64_t end) {
+    if (begin == end) return;
+    // Equal segments rather than full ones and a rest.
+    const uint64_t count = (end - begin + options.segment_elements - 1) / options.segment_elements;
+    for (uint64_t k = 0; k < count; ++k) {
+      const auto boundary = [&](uint64_t j) {
+        return begin + (end - begin) / count * j + (end - begin) % count * j / count;
+      };
+      SegmentPlan segment;
+      segment.id = static_cast<uint32_t>(plan.segments_.size());
+      segment.shard = shard;
+      segment.kind = kind;
+      segment.begin = boundary(k);
+      segment.elements = boundary(k + 1) - segment.begin;
+      const uint64_t segment_end = segment.begin + segment.elements;
+      while (schema.offset(tensor) + schema.tensors()[tensor].elements() <= segment.begin) ++tensor;
+      for (size_t t = tensor; t < schema.tensors().size() && schema.offset(t) < segment_end; ++t) {
+        const uint64_t from = std::max(schema.offset(t), segment.begin);
+        const uint64_t to =
+            std::min(schema.offset(t) + schema.tensors()[t].elements(), segment_end);
+        for (uint64_t at = from; at < to; at += options.block_elements) {
+          segment.blocks.push_back(
+              {.offset = at - segment.begin,
+               .elements = static_cast<uint32_t>(std::min<uint64_t>(options.block_elements, to - at)),
+               .decayed = schema.tensors()[t].decayed});
+        }
+      }
+      identity.Put(segment.shard);
+      identity.Put(segment.kind);
+      identity.Put(segment.begin);
+      identity.Put(segment.elements);
+      plan.segments_.push_back(std::move(segment));
+    }
+  };
+  const uint64_t trainable = schema.trainable_elements();
+  for (uint32_t shard = 0; shard < options.shards; ++shard) {
+    cut(shard, TensorKind::kTrainable, ShardBoundary(trainable, options.shards, shard),
+        ShardBoundary(trainable, options.shards, shard + 1));
+  }
+  cut(options.shards - 1, TensorKind::kStatistic, trainable, schema.elements());
+  const std::string bytes = identity.Take();
+  plan.fingerprint_ = Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  return plan;
+}
+
+std::vector<uint32_t> ShardPlan::SegmentsOfShard(uint32_t shard) const {
+  std::vector<uint32_t> ids;
+  for (const SegmentPlan& segment : segments_) {
+    if (segment.shard == shard) ids.push_back(segment.id);
+  }
+  return ids;
+}
+
+double ShardPlan::imbalance() const {
+  std::vector<uint64_t> elements(options_.shards);
+  uint64_t total = 0;
+  for (const SegmentPlan& segment : segments_) {
+    elements[segment.shard] += segment.elements;
+    total += segment.elements;
+  }
+  if (total == 0) return 0;
+  const uint64_t largest = *std::max_element(elements.begin(), elements.end());
+  return static_cast<double>(largest) * options_.shards / static_cast<double>(total) - 1;
+}
+
+}  // namespace foreshard

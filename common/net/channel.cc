@@ -1,0 +1,130 @@
+#include "common/net/channel.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace foreshard {
+namespace {
+
+constexpr int kKeepaliveMilliseconds = 30'000;
+constexpr int kKeepaliveTimeoutMilliseconds = 10'000;
+constexpr int kReconnectMilliseconds = 200;
+constexpr int kMaxReconnectMilliseconds = 1'000;
+// HTTP/2 allows frames of up to 2^24 - 1 bytes; at the default of 16 KiB a
+// segment arrives as hundreds of pieces.
+constexpr int kFrameBytes = 1 << 20;
+
+// Calls set(name, value) for every argument that both sides share.
+template <typename Set>
+void SetCommonArguments(Set set) {
+  set(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, kMaxMessageBytes);
+  set(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxMessageBytes);
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kFrameBytes);
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+}
+
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+
+// "host:port" or "[v6]:port".
+absl::StatusOr<HostPort> SplitAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  HostPort parts;
+  if (colon == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", address, "' has no port: write it as host:port"));
+  }
+  parts.host = address.substr(0, colon);
+  if (absl::StartsWith(parts.host, "[") && absl::EndsWith(parts.host, "]")) {
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  } else if (absl::StrContains(parts.host, ":")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "address '", address, "' looks like IPv6: put the host in brackets, as in [::1]:50051"));
+  }
+  if (parts.host.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address '", address, "' has no host: write it as host:port"));
+  }
+  const std::string port = address.substr(colon + 1);
+  if (!absl::SimpleAtoi(port, &parts.port) || parts.port < 0 || parts.port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("address '", address, "': port '", port,
+                                                   "' is not a number from 0 to 65535"));
+  }
+  return parts;
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  SetCommonArguments([&](const char* name, int value) { arguments.SetInt(name, value); });
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void ConfigureServer(grpc::ServerBuilder& builder) {
+  SetCommonArguments(
+      [&](const char* name, int value) { builder.AddChannelArgument(name, value); });
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  // Without this two servers could listen on one port, each getting half of the
+  // connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+absl::Status CheckBindAddress(const std::string& address, bool insecure) {
+  const absl::StatusOr<HostPort> parts = SplitAddress(address);
+  if (!parts.ok()) return parts.status();
+  if (insecure || IsLoopback(parts->host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "refusing to listen on ", address,
+      ": it can be reached from other machines and there is no encryption. Bind to a loopback "
+      "address such as 127.0.0.1, or say --insecure on a network that you trust"));
+}
+
+absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::string& list) {
+  if (list.empty()) {
+    return absl::InvalidArgumentError(
+        "the list of servers is empty: give host:port for each shard, separated by commas");
+  }
+  std::vector<std::string> addresses = absl::StrSplit(list, ',');
+  for (const std::string& address : addresses) {
+    if (address.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "list of servers '", list, "': there is nothing between two commas or at an end"));
+    }
+    const absl::StatusOr<HostPort> parts = SplitAddress(address);
+    if (!parts.ok()) return parts.status();
+    if (parts->port == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("address '", address, "': nothing can be reached at port 0"));
+    }
+  }
+  return addresses;
+}
+
+void SetDeadline(grpc::ClientContext& context, uint64_t bytes) {
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30) +
+                       std::chrono::milliseconds(bytes * 1000 >> 20));
+}
+
+}  // namespace foreshard

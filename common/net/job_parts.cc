@@ -1,0 +1,125 @@
+#include "common/net/job_parts.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/core/catalogue.h"
+#include "common/net/exchange_message.h"
+#include "common/net/job_spec.h"
+
+namespace foreshard {
+
+bool IsSynchronous(const v1::JobSpec& job) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  return rule != nullptr && rule->synchronous;
+}
+
+uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
+  const uint64_t batch = std::max<uint64_t>(job.training().batch_size(), 1);
+  return std::max<uint64_t>(train_examples / batch + (train_examples % batch != 0), 1);
+}
+
+absl::StatusOr<uint64_t> TicketsPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
+  const uint64_t batches = BatchesPerEpoch(job, train_examples);
+  if (!IsSynchronous(job)) return batches;
+  const uint64_t workers = std::max<uint64_t>(job.training().workers(), 1);
+  if (batches < workers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.workers: ", workers, ": an epoch of ", train_examples, " examples has only ",
+        batches, " batches, fewer than one round needs; use fewer workers or a smaller "
+        "training.batch_size"));
+  }
+  return batches / workers * workers;
+}
+
+Schedule MakeSchedule(const v1::JobSpec& job, uint64_t tickets_per_epoch) {
+  const v1::ScheduleSpec& spec = job.schedule();
+  Schedule schedule;
+  schedule.learning_rate = spec.learning_rate();
+  schedule.warmup_epochs = spec.warmup_epochs();
+  schedule.workers = std::max<uint32_t>(job.training().workers(), 1);
+  schedule.epochs = job.training().epochs();
+  schedule.batches_per_epoch = std::max<uint64_t>(tickets_per_epoch, 1);
+  if (spec.decay() == "step") {
+    schedule.decay = Decay::kStep;
+    schedule.decay_epochs.assign(spec.decay_epochs().begin(), spec.decay_epochs().end());
+    schedule.decay_factor = spec.decay_factor();
+  } else if (spec.decay() == "cosine") {
+    schedule.decay = Decay::kCosine;
+    schedule.final_fraction = spec.final_fraction();
+  }
+  return schedule;
+}
+
+ShardPlanOptions MakePlanOptions(const v1::JobSpec& job) {
+  ShardPlanOptions options;
+  options.shards = job.servers().shards();
+  options.segment_elements = job.servers().segment_elements();
+  options.block_elements = job.compression().block_elements();
+  return options;
+}
+
+v1::ModelSchema ToProto(const Schema& schema) {
+  v1::ModelSchema proto;
+  for (const TensorSpec& tensor : schema.tensors()) {
+    v1::TensorInfo& info = *proto.add_tensors();
+    info.set_name(tensor.name);
+    info.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    info.set_statistic(tensor.kind == TensorKind::kStatistic);
+    info.set_decayed(tensor.decayed);
+  }
+  return proto;
+}
+
+absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema) {
+  std::vector<TensorSpec> tensors;
+  tensors.reserve(schema.tensors_size());
+  for (const v1::TensorInfo& info : schema.tensors()) {
+    TensorSpec tensor;
+    tensor.name = info.name();
+    tensor.shape.assign(info.shape().begin(), info.shape().end());
+    tensor.kind = info.statistic() ? TensorKind::kStatistic : TensorKind::kTrainable;
+    tensor.decayed = info.decayed();
+    tensors.push_back(std::move(tensor));
+  }
+  return Schema::Create(std::move(tensors));
+}
+
+v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan) {
+  v1::Contract contract;
+  contract.set_protocol(kProtocolVersion);
+  contract.set_job(JobFingerprint(job));
+  contract.set_schema(schema.fingerprint());
+  contract.set_plan(plan.fingerprint());
+  return contract;
+}
+
+absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs) {
+  const auto differs = [](const char* what, uint64_t our_value, uint64_t their_value,
+                          const char* remedy) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another ", what, ": this server has ", absl::Hex(our_value),
+                     ", the caller ", absl::Hex(their_value), "; ", remedy));
+  };
+  if (theirs.protocol() != ours.protocol()) {
+    return differs("protocol version", ours.protocol(), theirs.protocol(),
+                   "run the same release of Foreshard everywhere");
+  }
+  if (theirs.job() != ours.job()) {
+    return differs("job", ours.job(), theirs.job(),
+                   "start every program with the same job file and the same --set overrides");
+  }
+  if (theirs.schema() != ours.schema()) {
+    return differs("model schema", ours.schema(), theirs.schema(),
+                   "use the same model and data everywhere");
+  }
+  if (theirs.plan() != ours.plan()) {
+    return differs("shard plan", ours.plan(), theirs.plan(),
+                   "use the same servers and compression.block_elements settings everywhere");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace foreshard

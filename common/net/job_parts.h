@@ -1,0 +1,49 @@
+// From a JobSpec (loaded, so with its defaults) to what the parts of a program are
+// made of, so that servers, workers and tools make the same.
+//
+//   const v1::JobSpec job = LoadJobSpec(path, {}).value();
+//   auto schema = FromProto(request.model());
+//   auto plan = ShardPlan::Create(*schema, MakePlanOptions(job));
+//   v1::Contract contract = MakeContract(job, *schema, *plan);
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/core/schedule.h"
+#include "common/core/schema.h"
+#include "common/core/shard_plan.h"
+#include "foreshard/v1/exchange.pb.h"
+#include "foreshard/v1/job.pb.h"
+
+namespace foreshard {
+
+// Whether the job's rule updates once a round.
+bool IsSynchronous(const v1::JobSpec& job);
+
+// Batches in one pass over the data; the last one may be short. At least 1.
+uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
+
+// Tickets dealt an epoch: BatchesPerEpoch, in synchronous modes rounded down to
+// whole rounds. INVALID_ARGUMENT where not even one round fits.
+absl::StatusOr<uint64_t> TicketsPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
+
+// The learning rate over the tickets.
+Schedule MakeSchedule(const v1::JobSpec& job, uint64_t tickets_per_epoch);
+
+ShardPlanOptions MakePlanOptions(const v1::JobSpec& job);
+
+v1::ModelSchema ToProto(const Schema& schema);
+// INVALID_ARGUMENT as Schema::Create.
+absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema);
+
+// Protocol version and the three fingerprints.
+v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan);
+
+// FAILED_PRECONDITION naming the first field in which `theirs` differs from
+// `ours`, and what to do about it.
+absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs);
+
+}  // namespace foreshard

@@ -1,0 +1,277 @@
+#include "common/net/job_spec.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/core/block.h"
+#include "common/core/bytes.h"
+#include "common/core/catalogue.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/text_format.h"
+
+namespace foreshard {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+std::string FieldNames(const Descriptor& type) {
+  std::vector<std::string> names;
+  for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+  return absl::StrJoin(names, ", ");
+}
+
+// "Message type "foreshard.v1.X" has no field named "y"." gets X's fields added;
+// a minus sign where the parser wants a count is said in plain words.
+std::string ExplainParseError(const std::string& message) {
+  const std::vector<std::string> quoted = absl::StrSplit(message, '"');
+  if (absl::StrContains(message, "has no field named") && quoted.size() > 1) {
+    const Descriptor* type =
+        v1::JobSpec::descriptor()->file()->pool()->FindMessageTypeByName(quoted[1]);
+    if (type != nullptr) return absl::StrCat(message, " Known fields: ", FieldNames(*type), ".");
+  }
+  if (absl::StartsWith(message, "Expected integer, got: -")) {
+    return "this field is a count and cannot be negative";
+  }
+  return message;
+}
+
+// Collects the text parser's errors with the line they are on.
+class ParseErrors : public google::protobuf::io::ErrorCollector {
+ public:
+  ParseErrors(const std::string& text, const std::string& origin)
+      : lines_(absl::StrSplit(text, '\n')), origin_(origin) {}
+
+  void AddError(int line, int column, const std::string& message) override {
+    std::string error = origin_;
+    if (line >= 0) absl::StrAppend(&error, ":", line + 1, ":", column + 1);
+    absl::StrAppend(&error, ": ", ExplainParseError(message));
+    if (line >= 0 && line < static_cast<int>(lines_.size())) {
+      absl::StrAppend(&error, " (in '", absl::StripAsciiWhitespace(lines_[line]), "')");
+    }
+    errors_.push_back(std::move(error));
+  }
+  absl::Status status() const {
+    return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
+  }
+
+ private:
+  std::vector<std::string> lines_;
+  std::string origin_;
+  std::vector<std::string> errors_;
+};
+
+template <typename T>
+bool ParseInteger(const std::string& text, T* value) {
+  return absl::SimpleAtoi(text, value);
+}
+
+// Sets or adds one scalar. False where the text is no value of the field's type.
+bool StoreScalar(const std::string& text, const FieldDescriptor& field, Message* message) {
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  const auto store = [&](auto set, auto add, auto value) {
+    if (field.is_repeated()) {
+      (reflection.*add)(message, &field, value);
+    } else {
+      (reflection.*set)(message, &field, value);
+    }
+    return true;
+  };
+  using R = google::protobuf::Reflection;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32: {
+      uint32_t value = 0;
+      return ParseInteger(text, &value) && store(&R::SetUInt32, &R::AddUInt32, value);
+    }
+    case FieldDescriptor::CPPTYPE_UINT64: {
+      uint64_t value = 0;
+      return ParseInteger(text, &value) && store(&R::SetUInt64, &R::AddUInt64, value);
+    }
+    case FieldDescriptor::CPPTYPE_FLOAT: {
+      float value = 0;
+      return absl::SimpleAtof(text, &value) && store(&R::SetFloat, &R::AddFloat, value);
+    }
+    case FieldDescriptor::CPPTYPE_BOOL: {
+      bool value = false;
+      return absl::SimpleAtob(text, &value) && store(&R::SetBool, &R::AddBool, value);
+    }
+    case FieldDescriptor::CPPTYPE_STRING:
+      return store(&R::SetString, &R::AddString, text);
+    default:
+      return false;
+  }
+}
+
+const char* TypeInWords(const FieldDescriptor& field) {
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return "a whole number of 0 or more";
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return "a number";
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "true or false";
+    default:
+      return "text";
+  }
+}
+
+absl::Status ApplyOverride(const std::string& text, v1::JobSpec* job) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "override '", text, "': write it as path.to.field=value, as in training.epochs=3"));
+  }
+  const std::string path = text.substr(0, equals);
+  const std::string value = text.substr(equals + 1);
+  Message* message = job;
+  const std::vector<std::string> names = absl::StrSplit(path, '.');
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Descriptor& type = *message->GetDescriptor();
+    const FieldDescriptor* field = type.FindFieldByName(names[i]);
+    if (field == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": ", value, ": there is no field '", names[i], "' in ", type.name(),
+                       "; known fields: ", FieldNames(type)));
+    }
+    const bool is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (i + 1 < names.size()) {
+      if (!is_message) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, ": ", value, ": '", names[i], "' is a plain value and has no fields in it"));
+      }
+      message = message->GetReflection()->MutableMessage(message, field);
+      continue;
+    }
+    if (is_message && !value.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": ", value, ": this is a group of fields; set one of them: ",
+          FieldNames(*field->message_type())));
+    }
+    message->GetReflection()->ClearField(message, field);
+    if (value.empty()) return absl::OkStatus();
+    std::vector<std::string> parts = {value};
+    if (field->is_repeated()) parts = absl::StrSplit(value, ',');
+    for (const std::string& part : parts) {
+      if (!StoreScalar(part, *field, message)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, ": ", part, ": give ", TypeInWords(*field)));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What job.proto's comments promise for fields that were left out.
+void FillDefaults(v1::JobSpec* job) {
+  const RuleTraits* rule = FindRule(job->update().rule());
+  v1::TrainingSpec& training = *job->mutable_training();
+  if (training.micro_batches() == 0) training.set_micro_batches(1);
+  if (training.max_workers() == 0) {
+    const bool synchronous = rule != nullptr && rule->synchronous;
+    const uint64_t slots =
+        synchronous ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
+    training.set_max_workers(std::min<uint64_t>(slots, std::numeric_limits<uint32_t>::max()));
+  }
+  if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);
+  if (training.statistics_weight() == 0) training.set_statistics_weight(0.1f);
+
+  v1::DataSpec& data = *job->mutable_data();
+  if (data.format() == "idx") {
+    if (!data.has_mean()) data.set_mean(0);
+    if (!data.has_deviation()) data.set_deviation(1);
+  }
+  if (job->schedule().decay().empty()) job->mutable_schedule()->set_decay("constant");
+
+  v1::CompressionSpec& compression = *job->mutable_compression();
+  if (compression.push().empty()) compression.set_push("none");
+  if (compression.reply().empty()) compression.set_reply("none");
+  if (compression.block_elements() == 0) compression.set_block_elements(kMaxBlockElements);
+
+  v1::ServersSpec& servers = *job->mutable_servers();
+  if (servers.segment_elements() == 0) servers.set_segment_elements(1 << 20);
+  if (servers.inflight_bytes() == 0) servers.set_inflight_bytes(1ull << 30);
+
+  v1::EvaluationSpec& evaluation = *job->mutable_evaluation();
+  if (evaluation.interval_epochs() == 0) evaluation.set_interval_epochs(1);
+  if (evaluation.recalibration_batches() == 0) evaluation.set_recalibration_batches(20);
+
+  v1::TimeoutsSpec& timeouts = *job->mutable_timeouts();
+  if (timeouts.lease_seconds() == 0) timeouts.set_lease_seconds(15);
+  if (timeouts.connect_seconds() == 0) timeouts.set_connect_seconds(60);
+}
+
+std::string SerializeDeterministic(const Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream sink(&bytes);
+    google::protobuf::io::CodedOutputStream out(&sink);
+    out.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&out);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::JobSpec> ParseJobSpec(const std::string& text, const std::string& origin,
+                                         const std::vector<std::string>& overrides) {
+  v1::JobSpec job;
+  ParseErrors errors(text, origin);
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  if (!parser.ParseFromString(text, &job)) return errors.status();
+  for (const std::string& change : overrides) {
+    if (absl::Status status = ApplyOverride(change, &job); !status.ok()) return status;
+  }
+  FillDefaults(&job);
+  if (absl::Status status = ValidateJobSpec(job); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ":\n", status.message()));
+  }
+  return job;
+}
+
+absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path,
+                                        const std::vector<std::string>& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad()) {
+    return absl::NotFoundError(absl::StrCat(
+        "cannot read the job file '", path,
+        "': does it exist? Ready ones are in deploy/jobs, as in --job deploy/jobs/soak.textproto"));
+  }
+  return ParseJobSpec(text.str(), path, overrides);
+}
+
+uint64_t JobFingerprint(const v1::JobSpec& job) {
+  v1::JobSpec canonical = job;
+  FillDefaults(&canonical);
+  canonical.clear_timeouts();
+  canonical.clear_evaluation();
+  canonical.mutable_data()->clear_directory();
+  const std::string bytes = SerializeDeterministic(canonical);
+  return Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+}
+
+std::string PrintJobSpec(const v1::JobSpec& job) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(job, &text);
+  return text;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,345 @@
+// ValidateJobSpec of job_spec.h: one line for each contradiction.
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/core/block.h"
+#include "common/core/catalogue.h"
+#include "common/net/channel.h"
+#include "common/net/job_spec.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+
+namespace foreshard {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+constexpr uint32_t kMaxEpochs = 1'000'000;
+constexpr uint32_t kMaxBatch = 1 << 20;
+constexpr uint32_t kMaxWorkers = 4096;
+constexpr uint32_t kMaxShards = 1024;
+constexpr uint32_t kMaxWidth = 1 << 16;
+constexpr uint64_t kMaxElements = 1ull << 40;
+// A whole segment in fp32 and its header must fit into one message.
+constexpr uint32_t kMaxSegmentElements = (kMaxMessageBytes - (1 << 20)) / 4;
+constexpr size_t kMaxNameLength = 100;
+
+// Debian's abseil has a string_view type of its own.
+std::string Text(std::string_view text) { return std::string(text); }
+
+// Collects problems as lines "field: value: remedy".
+class Problems {
+ public:
+  template <typename Value>
+  void Add(absl::string_view field, const Value& value, absl::string_view remedy) {
+    lines_.push_back(absl::StrCat(field, ": ", value, ": ", remedy));
+  }
+  // Says that a count is out of [low, high].
+  void CheckCount(absl::string_view field, uint64_t value, uint64_t low, uint64_t high) {
+    if (value < low || value > high) {
+      Add(field, value, absl::StrCat("give a whole number from ", low, " to ", high));
+    }
+  }
+  void CheckUnused(bool set, absl::string_view field, absl::string_view why) {
+    if (set) Add(field, "set", absl::StrCat(why, "; take it out"));
+  }
+  absl::Status status() const {
+    if (lines_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
+  }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+// Every float anywhere in the message must be finite.
+void CheckFinite(const Message& message, const std::string& prefix, Problems* problems) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string path = prefix + field->name();
+    const int repeated = field->is_repeated() ? reflection.FieldSize(message, field) : 0;
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated()) {
+      CheckFinite(reflection.GetMessage(message, field), path + ".", problems);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+      const auto check = [&](float value) {
+        if (!std::isfinite(value)) problems->Add(path, value, "give a finite number");
+      };
+      if (!field->is_repeated()) check(reflection.GetFloat(message, field));
+      for (int i = 0; i < repeated; ++i) check(reflection.GetRepeatedFloat(message, field, i));
+    }
+  }
+}
+
+std::string ModelNames() {
+  const std::vector<std::string> names(Models().begin(), Models().end());
+  return absl::StrJoin(names, ", ");
+}
+
+void CheckModel(const v1::ModelSpec& model, Problems* problems) {
+  bool known = false;
+  for (std::string_view name : Models()) known = known || name == model.name();
+  if (!known) {
+    problems->Add("model.name", absl::StrCat("'", model.name(), "'"),
+                  absl::StrCat("choose one of: ", ModelNames()));
+    return;
+  }
+  for (uint32_t width : model.widths()) {
+    problems->CheckCount("model.widths", width, 1, kMaxWidth);
+  }
+  if (model.dense_units() > kMaxWidth) {
+    problems->CheckCount("model.dense_units", model.dense_units(), 1, kMaxWidth);
+  }
+  if (model.name() == "synthetic") {
+    problems->CheckCount("model.elements", model.elements(), 1, kMaxElements);
+    problems->CheckUnused(model.widths_size() > 0, "model.widths",
+                          "the model synthetic has no layers");
+  } else {
+    problems->CheckUnused(model.elements() != 0, "model.elements",
+                          "only the model synthetic has a given length");
+  }
+  problems->CheckUnused(model.name() != "cnn" && model.dense_units() != 0, "model.dense_units",
+                        "only the model cnn has it");
+}
+
+void CheckData(const v1::JobSpec& job, Problems* problems) {
+  const v1::DataSpec& data = job.data();
+  const bool synthetic_model = job.model().name() == "synthetic";
+  if (data.format() != "idx" && data.format() != "synthetic") {
+    problems->Add("data.format", absl::StrCat("'", data.format(), "'"),
+                  "choose one of: idx, synthetic");
+    return;
+  }
+  if (synthetic_model && data.format() != "synthetic") {
+    problems->Add("data.format", data.format(),
+                  "the model synthetic reads no data; say synthetic and data.examples");
+  }
+  if (!synthetic_model) problems->CheckCount("data.classes", data.classes(), 2, 65536);
+  if (data.format() == "synthetic") {
+    problems->CheckCount("data.examples", data.examples(), 1, UINT32_MAX);
+    if (data.examples() > 0 && job.training().batch_size() > data.examples()) {
+      problems->Add("training.batch_size", job.training().batch_size(),
+                    absl::StrCat("is more than data.examples (", data.examples(),
+                                 "); make it smaller"));
+    }
+    problems->CheckUnused(!data.train_images().empty() || !data.train_labels().empty() ||
+                              !data.test_images().empty() || !data.test_labels().empty(),
+                          "data.train_images", "synthetic data has no files");
+    problems->CheckUnused(data.has_mean() || data.has_deviation(), "data.mean",
+                          "synthetic data is not normalised");
+    return;
+  }
+  const auto need_file = [&](absl::string_view field, const std::string& value) {
+    if (value.empty()) {
+      problems->Add(field, "''", "name the IDX file (it may be gzipped), relative to data.directory");
+    }
+  };
+  need_file("data.train_images", data.train_images());
+  need_file("data.train_labels", data.train_labels());
+  need_file("data.test_images", data.test_images());
+  need_file("data.test_labels", data.test_labels());
+  problems->CheckUnused(data.examples() != 0, "data.examples",
+                        "the number of examples comes from the IDX files");
+  if (!(data.deviation() > 0)) {
+    problems->Add("data.deviation", data.deviation(), "pixels are divided by it; make it above 0");
+  }
+}
+
+void CheckTraining(const v1::TrainingSpec& training, Problems* problems) {
+  problems->CheckCount("training.epochs", training.epochs(), 1, kMaxEpochs);
+  problems->CheckCount("training.batch_size", training.batch_size(), 1, kMaxBatch);
+  problems->CheckCount("training.workers", training.workers(), 1, kMaxWorkers);
+  problems->CheckCount("training.max_workers", training.max_workers(), 1, kMaxWorkers);
+  const uint32_t parts = training.micro_batches();
+  if (parts == 0 || (training.batch_size() > 0 && training.batch_size() % parts != 0)) {
+    problems->Add("training.micro_batches", parts,
+                  absl::StrCat("must divide training.batch_size (", training.batch_size(), ")"));
+  }
+  if (training.has_clip_norm() && !(training.clip_norm() > 0)) {
+    problems->Add("training.clip_norm", training.clip_norm(),
+                  "make it above 0, or take it out for no clipping");
+  }
+  problems->CheckCount("training.statistics_interval_steps", training.statistics_interval_steps(),
+                       1, kMaxEpochs);
+  if (!(training.statistics_weight() > 0 && training.statistics_weight() <= 1)) {
+    problems->Add("training.statistics_weight", training.statistics_weight(),
+                  "make it above 0 and at most 1");
+  }
+}
+
+void CheckSetting(Setting setting, bool set, absl::string_view field, absl::string_view rule,
+                  absl::string_view example, Problems* problems) {
+  if (setting == Setting::kRequired && !set) {
+    problems->Add(field, "missing",
+                  absl::StrCat("the rule ", rule, " needs it, as in ", example));
+  }
+  problems->CheckUnused(setting == Setting::kUnused && set, field,
+                        absl::StrCat("the rule ", rule, " has no use for it"));
+}
+
+void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
+  const v1::UpdateSpec& update = job.update();
+  const RuleTraits* rule = FindRule(update.rule());
+  if (rule == nullptr) {
+    const auto name = [](std::string* out, const RuleTraits& traits) { out->append(Text(traits.name)); };
+    problems->Add("update.rule", absl::StrCat("'", update.rule(), "'"),
+                  absl::StrCat("choose one of: ", absl::StrJoin(Rules(), ", ", name)));
+  } else {
+    CheckSetting(rule->momentum, update.has_momentum(), "update.momentum", Text(rule->name), "0.9",
+                 problems);
+    CheckSetting(rule->weight_decay, update.has_weight_decay(), "update.weight_decay", Text(rule->name),
+                 "0.0001", problems);
+  }
+  if (update.has_momentum() && !(update.momentum() >= 0 && update.momentum() < 1)) {
+    problems->Add("update.momentum", update.momentum(), "make it at least 0 and below 1");
+  }
+  if (update.has_weight_decay() && !(update.weight_decay() >= 0)) {
+    problems->Add("update.weight_decay", update.weight_decay(), "make it at least 0");
+  }
+  const v1::TrainingSpec& training = job.training();
+  const bool synchronous = rule != nullptr && rule->synchronous;
+  if (synchronous && training.max_workers() != training.workers()) {
+    problems->Add("training.max_workers", training.max_workers(),
+                  absl::StrCat("the synchronous rule ", Text(rule->name),
+                               " has exactly training.workers (", training.workers(),
+                               ") members; leave it out"));
+  } else if (!synchronous && training.max_workers() < training.workers()) {
+    problems->Add("training.max_workers", training.max_workers(),
+                  absl::StrCat("is below training.workers (", training.workers(),
+                               "); leave it out or raise it"));
+  }
+}
+
+void CheckSchedule(const v1::JobSpec& job, Problems* problems) {
+  const v1::ScheduleSpec& schedule = job.schedule();
+  if (!(schedule.learning_rate() > 0)) {
+    problems->Add("schedule.learning_rate", schedule.learning_rate(), "make it above 0");
+  }
+  if (!(schedule.warmup_epochs() >= 0)) {
+    problems->Add("schedule.warmup_epochs", schedule.warmup_epochs(), "make it at least 0");
+  } else if (schedule.warmup_epochs() > static_cast<float>(job.training().epochs())) {
+    problems->Add("schedule.warmup_epochs", schedule.warmup_epochs(),
+                  absl::StrCat("is longer than the run (training.epochs is ",
+                               job.training().epochs(), "); shorten it"));
+  }
+  const std::string& decay = schedule.decay();
+  if (decay != "constant" && decay != "step" && decay != "cosine") {
+    problems->Add("schedule.decay", absl::StrCat("'", decay, "'"),
+                  "choose one of: constant, step, cosine");
+    return;
+  }
+  if (decay == "step") {
+    if (schedule.decay_epochs().empty()) {
+      problems->Add("schedule.decay_epochs", "missing",
+                    "say after which epochs the rate drops, as in [80, 120]");
+    }
+    if (!schedule.has_decay_factor()) {
+      problems->Add("schedule.decay_factor", "missing", "say by what it drops, as in 0.1");
+    } else if (!(schedule.decay_factor() > 0)) {
+      problems->Add("schedule.decay_factor", schedule.decay_factor(), "make it above 0");
+    }
+    float last = 0;
+    for (float epoch : schedule.decay_epochs()) {
+      if (!(epoch > last)) {
+        problems->Add("schedule.decay_epochs", epoch, "give rising epochs above 0");
+      }
+      last = epoch;
+    }
+  } else {
+    problems->CheckUnused(!schedule.decay_epochs().empty(), "schedule.decay_epochs",
+                          "only schedule.decay: \"step\" uses it");
+    problems->CheckUnused(schedule.has_decay_factor(), "schedule.decay_factor",
+                          "only schedule.decay: \"step\" uses it");
+  }
+  if (decay == "cosine") {
+    if (!(schedule.final_fraction() >= 0 && schedule.final_fraction() <= 1)) {
+      problems->Add("schedule.final_fraction", schedule.final_fraction(),
+                    "make it at least 0 and at most 1");
+    }
+  } else {
+    problems->CheckUnused(schedule.final_fraction() != 0, "schedule.final_fraction",
+                          "only schedule.decay: \"cosine\" uses it");
+  }
+}
+
+void CheckCodec(absl::string_view field, const std::string& name, bool CodecTraits::*usable,
+                Problems* problems) {
+  const CodecTraits* codec = FindCodecTraits(name);
+  if (codec != nullptr && codec->*usable) return;
+  std::vector<std::string> names;
+  for (const CodecTraits& traits : Codecs()) {
+    if (traits.*usable) names.push_back(Text(traits.name));
+  }
+  problems->Add(field, absl::StrCat("'", name, "'"),
+                absl::StrCat("choose one of: ", absl::StrJoin(names, ", ")));
+}
+
+void CheckServers(const v1::JobSpec& job, Problems* problems) {
+  const v1::ServersSpec& servers = job.servers();
+  const v1::CompressionSpec& compression = job.compression();
+  CheckCodec("compression.push", compression.push(), &CodecTraits::for_pushes, problems);
+  CheckCodec("compression.reply", compression.reply(), &CodecTraits::for_replies, problems);
+  problems->CheckCount("compression.block_elements", compression.block_elements(), 1,
+                       kMaxBlockElements);
+  problems->CheckCount("servers.shards", servers.shards(), 1, kMaxShards);
+  problems->CheckCount("servers.segment_elements", servers.segment_elements(), 1,
+                       kMaxSegmentElements);
+  if (servers.segment_elements() < compression.block_elements()) {
+    problems->Add("servers.segment_elements", servers.segment_elements(),
+                  absl::StrCat("a segment must hold a block of compression.block_elements (",
+                               compression.block_elements(), ")"));
+  }
+  const uint64_t one_segment = uint64_t{servers.segment_elements()} * 4 + (1 << 20);
+  if (servers.inflight_bytes() < one_segment) {
+    problems->Add("servers.inflight_bytes", servers.inflight_bytes(),
+                  absl::StrCat("one segment alone takes ", one_segment,
+                               "; give at least that, or leave it out"));
+  }
+}
+
+void CheckTimeouts(const v1::TimeoutsSpec& timeouts, Problems* problems) {
+  if (!(timeouts.lease_seconds() > 0)) {
+    problems->Add("timeouts.lease_seconds", timeouts.lease_seconds(), "make it above 0");
+  }
+  if (!(timeouts.connect_seconds() > 0)) {
+    problems->Add("timeouts.connect_seconds", timeouts.connect_seconds(), "make it above 0");
+  }
+}
+
+}  // namespace
+
+absl::Status ValidateJobSpec(const v1::JobSpec& job) {
+  Problems problems;
+  if (job.name().empty() || job.name().size() > kMaxNameLength) {
+    problems.Add("name", absl::StrCat("'", job.name(), "'"),
+                 absl::StrCat("give the job a name of 1 to ", kMaxNameLength, " characters"));
+  }
+  for (char c : job.name()) {
+    if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.') {
+      problems.Add("name", absl::StrCat("'", job.name(), "'"),
+                   "use only letters, digits, '-', '_' and '.'");
+      break;
+    }
+  }
+  CheckFinite(job, "", &problems);
+  CheckModel(job.model(), &problems);
+  CheckData(job, &problems);
+  CheckTraining(job.training(), &problems);
+  CheckUpdate(job, &problems);
+  CheckSchedule(job, &problems);
+  CheckServers(job, &problems);
+  CheckTimeouts(job.timeouts(), &problems);
+  problems.CheckCount("evaluation.interval_epochs", job.evaluation().interval_epochs(), 1,
+                      kMaxEpochs);
+  return problems.status();
+}
+
+}  // namespace foreshard

@@ -1,0 +1,94 @@
+#include "common/core/shard_plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+Schema TestSchema() {
+  return Schema::Create({{"w1", {300, 100}, TensorKind::kTrainable, true},
+                         {"b1", {7}, TensorKind::kTrainable, false},
+                         {"none", {0}, TensorKind::kTrainable, false},
+                         {"w2", {11, 500}, TensorKind::kTrainable, true},
+                         {"mean", {33}, TensorKind::kStatistic, false}})
+      .value();
+}
+
+// Segments cover the vector once, blocks cover their segment once, and no block
+// crosses a tensor.
+void ExpectCovers(const Schema& schema, const ShardPlan& plan) {
+  uint64_t at = 0;
+  for (size_t i = 0; i < plan.segments().size(); ++i) {
+    const SegmentPlan& segment = plan.segments()[i];
+    EXPECT_EQ(segment.id, i);
+    EXPECT_EQ(segment.begin, at);
+    EXPECT_GT(segment.elements, 0u);
+    const bool statistic = segment.begin >= schema.trainable_elements();
+    EXPECT_EQ(segment.kind == TensorKind::kStatistic, statistic);
+    uint64_t inside = 0;
+    for (const Block& block : segment.blocks) {
+      EXPECT_EQ(block.offset, inside);
+      EXPECT_GT(block.elements, 0u);
+      inside += block.elements;
+      const uint64_t first = segment.begin + block.offset;
+      for (size_t t = 0; t < schema.tensors().size(); ++t) {
+        const uint64_t begin = schema.offset(t), end = begin + schema.tensors()[t].elements();
+        if (first >= begin && first < end) {
+          EXPECT_LE(first + block.elements, end);
+          EXPECT_EQ(block.decayed, schema.tensors()[t].decayed);
+        }
+      }
+    }
+    EXPECT_EQ(inside, segment.elements);
+    at += segment.elements;
+  }
+  EXPECT_EQ(at, schema.elements());
+}
+
+TEST(ShardPlan, CoversTheVectorForEveryShardCount) {
+  const Schema schema = TestSchema();
+  for (uint32_t shards : {1u, 2u, 3u, 5u, 7u, 16u}) {
+    for (uint32_t segment : {4096u, 5000u, 1u << 20}) {
+      for (uint32_t block : {1u, 100u, 4096u}) {
+        const auto plan = ShardPlan::Create(
+            schema, {.shards = shards, .segment_elements = segment, .block_elements = block});
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        ExpectCovers(schema, *plan);
+        EXPECT_LT(plan->imbalance(), 0.05) << shards;
+        for (const SegmentPlan& s : plan->segments()) EXPECT_LE(s.elements, segment);
+      }
+    }
+  }
+}
+
+TEST(ShardPlan, StatisticsBelongToTheLastShard) {
+  const auto plan = ShardPlan::Create(TestSchema(), {.shards = 3});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->segments().back().kind, TensorKind::kStatistic);
+  EXPECT_EQ(plan->segments().back().shard, 2u);
+  EXPECT_EQ(plan->SegmentsOfShard(2).size(), 2u);
+}
+
+TEST(ShardPlan, FingerprintSeesSchemaAndOptions) {
+  const Schema schema = TestSchema();
+  const uint64_t base = ShardPlan::Create(schema, {.shards = 2})->fingerprint();
+  EXPECT_EQ(base, ShardPlan::Create(schema, {.shards = 2})->fingerprint());
+  EXPECT_NE(base, ShardPlan::Create(schema, {.shards = 3})->fingerprint());
+  EXPECT_NE(base, ShardPlan::Create(schema, {.shards = 2, .block_elements = 64})->fingerprint());
+}
+
+TEST(ShardPlan, RefusesWhatCannotBe) {
+  const Schema tiny = Schema::Create({{"a", {3}}}).value();
+  EXPECT_THAT(ShardPlan::Create(tiny, {.shards = 0}).status().message(), HasSubstr("0 shards"));
+  EXPECT_THAT(ShardPlan::Create(tiny, {.shards = 4}).status().message(), HasSubstr("fewer servers"));
+  EXPECT_THAT(ShardPlan::Create(tiny, {.block_elements = 4097}).status().message(), HasSubstr("4097"));
+  EXPECT_THAT(ShardPlan::Create(tiny, {.segment_elements = 10}).status().message(),
+              HasSubstr("shorter than a block"));
+  EXPECT_TRUE(ShardPlan::Create(tiny, {.shards = 3}).ok());
+}
+
+}  // namespace
+}  // namespace foreshard
