@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -17,6 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/event.h"
 
 namespace foreshard {
 
@@ -42,6 +43,11 @@ struct DealerEvent {
   uint64_t argument = 0;
 };
 
+// To and from the record format that segments use.
+Event ToEvent(const DealerEvent& event);
+// INVALID_ARGUMENT when the event is not a dealer's.
+absl::StatusOr<DealerEvent> ToDealerEvent(const Event& event);
+
 struct Deal {
   std::vector<uint64_t> tickets;
   bool finished = false;  // every batch of every epoch is complete, or stopped
@@ -50,6 +56,10 @@ struct Deal {
 // Thread-compatible.
 class Dealer {
  public:
+  // INVALID_ARGUMENT: no batches or epochs, fewer batches in an epoch than
+  // synchronous workers.
+  static absl::Status Check(const DealerOptions& options);
+  // The options must pass Check.
   explicit Dealer(const DealerOptions& options);
 
   // Any event in any order is safe: completing a ticket that the worker does not
@@ -70,6 +80,9 @@ class Dealer {
   absl::Status Load(std::string_view bytes);
 
  private:
+  uint64_t Ticket(uint32_t rank, uint64_t step) const;
+  void Finish(uint64_t ticket);
+
   DealerOptions options_;
   uint64_t per_epoch_;  // batches dealt an epoch
   uint64_t total_;

@@ -25,7 +25,7 @@ enum class EventKind : uint8_t {
   kJoin = 2,         // worker, incarnation: slot begins with empty state
   kPush = 3,         // worker, sequence, ticket, held_version, payload
   kResend = 4,       // a duplicate: reply in full precision, x_i reset
-  kRead = 5,         // a slot's read: reply, x_i reset. argument 1: by a reader (no slot)
+  kRead = 5,         // argument: a ReadMode. A slot's read resets its x_i
   kDiscard = 6,      // beyond the delay bound: clock and sequence move, nothing is applied
   kSkip = 7,         // the worker's gradient was not finite: as kDiscard
   kExpire = 8,       // worker: silent too long; its state goes, its next push rejoins
@@ -35,6 +35,23 @@ enum class EventKind : uint8_t {
   kFold = 12,        // payload: fp32 (1/n) sum of the workers' errors, added to the reply error
   kLearningRateRepair = 13,  // ticket: of the new rate; payload: fp32 sum of the workers' v
   kSnapshot = 14,    // state is saved at this point; changes nothing
+
+  // The Dealer's events (server/dealer.h); segment is kDealerSegment.
+  kDealerJoin = 64,
+  kDealerFetch = 65,
+  kDealerComplete = 66,
+  kDealerLost = 67,
+  kDealerStop = 68,
+};
+
+// Stands in the segment field for events of the lead's Dealer.
+inline constexpr uint32_t kDealerSegment = 0xffffffff;
+
+// Event::argument of kRead.
+enum class ReadMode : uint64_t {
+  kSlot = 0,             // what the rule sends this worker
+  kReaderMaster = 1,     // theta itself; no slot involved, nothing changes
+  kReaderLookahead = 2,  // what the rule would send a worker; nothing changes
 };
 
 struct Event {
@@ -47,7 +64,7 @@ struct Event {
   uint64_t sequence = 0;
   uint64_t ticket = 0;
   uint64_t held_version = 0;
-  uint64_t argument = 0;
+  uint64_t argument = 0;    // see EventKind; synchronous kPush and kSkip: the round
   uint64_t number = 0;  // journal number, given under the segment's mutex
   Payload payload;      // not owned
 };
@@ -55,6 +72,10 @@ struct Event {
 inline constexpr uint8_t kEventFormat = 1;
 // Bytes of a record without its payload.
 inline constexpr uint64_t kEventOverheadBytes = 4 + 4 + 8 + 6 * 8 + 8 + 8;
+
+// True for events that change a segment's or the dealer's state, and so belong
+// into a journal.
+bool ChangesState(const Event& event);
 
 // Appends the event's record.
 void AppendRecord(const Event& event, std::string* out);

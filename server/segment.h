@@ -66,8 +66,8 @@ class Segment {
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const SegmentOptions& options);
 
   // Checks an event against the state before anything changes, and settles what
-  // it is: a push already applied becomes kResend, one of an expired slot joins
-  // first. Errors: FAILED_PRECONDITION (no values yet), ABORTED (an older
+  // it is: a push already applied becomes kResend; one of an expired slot will
+  // join first. Errors: FAILED_PRECONDITION (no values yet), ABORTED (an older
   // incarnation, a round that is closed), INVALID_ARGUMENT (worker out of range,
   // payload of the wrong size, a version never sent). Payload values must have
   // been checked with CheckPayload.
@@ -94,9 +94,9 @@ class Segment {
   const UpdateRule& rule() const { return *rule_; }
   // Last values sent to a slot: whole with keep_all_held, else the sampled blocks.
   absl::Span<const float> held(uint32_t worker) const { return slots_[worker].held; }
-  // Sum over updates of (lag + 1), and over slots of (version last sent at which
-  // an update arrived + 1): equal by algorithms' identity; for the oracle.
-  uint64_t live_slots() const;
+  // Version of the parameters last sent to a slot. Over a run without reads in
+  // between, the sum over updates of (lag + 1) is the sum over slots of this minus
+  // the version at which the slot first received parameters.
   uint64_t version_sent(uint32_t worker) const { return slots_[worker].version_sent; }
   uint64_t last_sequence(uint32_t worker) const { return slots_[worker].sequence; }
   bool joined(uint32_t worker) const { return slots_[worker].joined; }
@@ -110,6 +110,10 @@ class Segment {
 
   // Bytes of memory that a segment with these options takes at most.
   static uint64_t MemoryBytes(const SegmentOptions& options);
+
+  // Feeds one recorded event in: Admit (so that a record is never trusted) and
+  // Apply, the reply thrown away.
+  absl::Status Replay(const Event& event);
 
  private:
   struct Slot {
@@ -128,15 +132,19 @@ class Segment {
   Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule);
 
   Outcome Push(const Event& event, Reply* reply);
-  Outcome CloseRound(const Event& event);
-  void WriteParameters(const Event& event, bool lookahead, CodecId codec, Reply* reply);
+  Outcome NotePush(const Event& event);
+  Outcome CloseRound();
+  // Writes what the mode says; slot null for readers.
+  void WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec, Slot* slot,
+                       Reply* reply);
+  CodecId ReplyCodec(const Event& event, const Slot& slot) const;
   void JoinSlot(uint32_t worker, uint64_t incarnation);
   void FreeSlot(uint32_t worker);
-  void MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const;
-  void EncodeReplyBlock(const Block& block, const float* values, CodecId codec, Slot* slot,
-                        uint64_t held_offset, bool sampled, uint8_t** out);
+  Outcome State(Result result) const;
+  // Writes one block of a reply and keeps what the worker will hold. `values` may
+  // be `*out` itself for fp32.
+  void EmitBlock(size_t block, const float* values, const Codec& codec, Slot* slot, uint8_t** out);
   float Eta() const { return options_.schedule.At(clock_); }
-  bool Sampled(size_t block) const { return block % options_.sample_stride == 0; }
 
   SegmentOptions options_;
   std::unique_ptr<UpdateRule> rule_;
@@ -148,6 +156,9 @@ class Segment {
   uint64_t clock_ = 0;
   uint64_t open_round_ = 0;
   uint32_t phase_ = 0;
+  // By block: where its held values begin in Slot::held, or kNotHeld.
+  static constexpr uint64_t kNotHeld = ~uint64_t{0};
+  std::vector<uint64_t> held_offsets_;
   uint64_t held_elements_ = 0;
 };
 

@@ -1,25 +1,21 @@
 #include "common/core/bytes.h"
 
 #include <algorithm>
-#include <memory>
 
-#include <xxhash.h>
+#include "absl/container/inlined_vector.h"
+#include "common/core/checksum.h"
 
 namespace foreshard {
 
-uint64_t Checksum(ByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t Checksum(ByteSpan bytes) {
+  const ChecksumPiece piece = {bytes.data(), bytes.size()};
+  return ChecksumPieces(&piece, 1);
+}
 
 uint64_t Checksum(const Payload& payload) {
-  if (payload.pieces.size() == 1) return Checksum(payload.pieces.front());
-  struct Free {
-    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-  };
-  thread_local const std::unique_ptr<XXH3_state_t, Free> state(XXH3_createState());
-  XXH3_64bits_reset(state.get());
-  for (const ByteSpan piece : payload.pieces) {
-    XXH3_64bits_update(state.get(), piece.data(), piece.size());
-  }
-  return XXH3_64bits_digest(state.get());
+  absl::InlinedVector<ChecksumPiece, 16> pieces;
+  for (const ByteSpan piece : payload.pieces) pieces.push_back({piece.data(), piece.size()});
+  return ChecksumPieces(pieces.data(), pieces.size());
 }
 
 const uint8_t* PayloadReader::Next(uint64_t bytes, uint8_t* straddle) {

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "glog/logging.h"
+#include "grpc/support/log.h"
 
 namespace foreshard {
 namespace {
@@ -28,6 +29,13 @@ void WritePrefix(std::ostream& out, const google::LogMessageInfo& info, void*) {
   out << ' ' << info.filename << ':' << info.line_number << ']';
 }
 
+// gRPC's own lines, in the same form.
+void WriteGrpcLine(gpr_log_func_args* line) {
+  google::LogSeverity severity = google::GLOG_INFO;
+  if (line->severity == GPR_LOG_SEVERITY_ERROR) severity = google::GLOG_WARNING;
+  google::LogMessage(line->file, line->line, severity).stream() << "gRPC: " << line->message;
+}
+
 }  // namespace
 
 void InitLogging(const char* program, const std::string& role) {
@@ -36,6 +44,7 @@ void InitLogging(const char* program, const std::string& role) {
   FLAGS_logtostderr = true;
   FLAGS_log_utc_time = true;
   google::InitGoogleLogging(program, &WritePrefix);
+  gpr_set_log_function(&WriteGrpcLine);
 }
 
 void SetLogRole(const std::string& role) {

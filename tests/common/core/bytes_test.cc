@@ -4,6 +4,8 @@
 
 #include "gtest/gtest.h"
 
+#include "common/core/checksum.h"
+
 namespace foreshard {
 namespace {
 
@@ -36,6 +38,25 @@ TEST(ByteReader, NeverReadsBeyondTheEnd) {
   ByteReader mismatch(three.data());
   mismatch.GetFloats(absl::MakeSpan(two));
   EXPECT_FALSE(mismatch.ok());
+}
+
+TEST(Checksum, IsXxh3OnEveryPathAndForEveryCut) {
+  // XXH3_64bits of nothing and of one zero byte, seed 0 (xxHash's own test vectors).
+  EXPECT_EQ(Checksum(ByteSpan()), 0x2D06800538D394C2ull);
+  const std::vector<uint8_t> zero(1);
+  EXPECT_EQ(Checksum(ByteSpan(zero)), 0xC44BDFF4074EECDBull);
+  std::vector<uint8_t> bytes(5000);
+  for (size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<uint8_t>(k * k >> 3);
+  for (const size_t size : {1, 17, 240, 241, 1024, 5000}) {
+    const ChecksumPiece whole = {bytes.data(), size};
+    const uint64_t expected = internal::ChecksumPortable(&whole, 1);
+    EXPECT_EQ(Checksum(ByteSpan(bytes).subspan(0, size)), expected);
+    for (size_t cut = 0; cut <= size; cut += 1 + size / 7) {
+      const ChecksumPiece pieces[] = {{bytes.data(), cut}, {bytes.data() + cut, size - cut}};
+      EXPECT_EQ(internal::ChecksumPortable(pieces, 2), expected);
+      EXPECT_EQ(ChecksumPieces(pieces, 2), expected);
+    }
+  }
 }
 
 TEST(PayloadReader, EveryCutGivesTheSameRuns) {

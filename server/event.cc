@@ -1,0 +1,96 @@
+#include "server/event.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace foreshard {
+namespace {
+
+bool KnownKind(uint8_t kind) {
+  return (kind >= static_cast<uint8_t>(EventKind::kInitialise) &&
+          kind <= static_cast<uint8_t>(EventKind::kSnapshot)) ||
+         (kind >= static_cast<uint8_t>(EventKind::kDealerJoin) &&
+          kind <= static_cast<uint8_t>(EventKind::kDealerStop));
+}
+
+}  // namespace
+
+bool ChangesState(const Event& event) {
+  return event.kind != EventKind::kSnapshot &&
+         (event.kind != EventKind::kRead ||
+          event.argument == static_cast<uint64_t>(ReadMode::kSlot));
+}
+
+void AppendRecord(const Event& event, std::string* out) {
+  const size_t start = out->size();
+  ByteWriter writer;
+  writer.Put<uint32_t>(static_cast<uint32_t>(kEventOverheadBytes - 4 + event.payload.bytes));
+  writer.Put(kEventFormat);
+  writer.Put(event.kind);
+  writer.Put(event.codec);
+  writer.Put(event.reply_codec);
+  writer.Put(event.segment);
+  writer.Put(event.worker);
+  writer.Put(event.incarnation);
+  writer.Put(event.sequence);
+  writer.Put(event.ticket);
+  writer.Put(event.held_version);
+  writer.Put(event.argument);
+  writer.Put(event.number);
+  writer.Put(event.payload.bytes);
+  out->append(writer.data());
+  for (const ByteSpan piece : event.payload.pieces) {
+    out->append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+  const uint64_t checksum = Checksum(ByteSpan(
+      reinterpret_cast<const uint8_t*>(out->data()) + start + 4, out->size() - start - 4));
+  out->append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
+}
+
+absl::StatusOr<Event> ParseRecord(ByteSpan bytes, ByteSpan* piece, uint64_t* size) {
+  uint32_t length = 0;
+  if (bytes.size() < sizeof length) {
+    return absl::OutOfRangeError(absl::StrCat("event record: only ", bytes.size(), " bytes are left"));
+  }
+  std::memcpy(&length, bytes.data(), sizeof length);
+  if (length < kEventOverheadBytes - 4) {
+    return absl::DataLossError(absl::StrCat("event record: impossible length ", length));
+  }
+  if (length > bytes.size() - 4) {
+    return absl::OutOfRangeError(absl::StrCat("event record: ", length, " bytes were announced, ",
+                                              bytes.size() - 4, " are there"));
+  }
+  const ByteSpan body = bytes.subspan(4, length - 8);
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, body.data() + body.size(), sizeof checksum);
+  if (checksum != Checksum(body)) return absl::DataLossError("event record: checksum differs");
+  ByteReader reader(body);
+  if (const auto format = reader.Get<uint8_t>(); format != kEventFormat) {
+    return absl::DataLossError(absl::StrCat("event record: format ", format, ", this program reads ",
+                                            kEventFormat));
+  }
+  Event event;
+  const auto kind = reader.Get<uint8_t>();
+  if (!KnownKind(kind)) return absl::DataLossError(absl::StrCat("event record: unknown kind ", kind));
+  event.kind = static_cast<EventKind>(kind);
+  event.codec = reader.Get<uint8_t>();
+  event.reply_codec = reader.Get<uint8_t>();
+  event.segment = reader.Get<uint32_t>();
+  event.worker = reader.Get<uint32_t>();
+  event.incarnation = reader.Get<uint64_t>();
+  event.sequence = reader.Get<uint64_t>();
+  event.ticket = reader.Get<uint64_t>();
+  event.held_version = reader.Get<uint64_t>();
+  event.argument = reader.Get<uint64_t>();
+  event.number = reader.Get<uint64_t>();
+  *piece = reader.GetBytes();
+  if (!reader.ok() || reader.left() != 0) {
+    return absl::DataLossError("event record: its payload length contradicts its length");
+  }
+  event.payload = {absl::MakeConstSpan(piece, 1), piece->size()};
+  *size = 4 + uint64_t{length};
+  return event;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,492 @@
+#include "server/segment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/core/catalogue.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace foreshard {
+namespace {
+
+constexpr uint32_t kNoWorker = ~uint32_t{0};
+
+// Working memory of the calling thread: what one block needs on its way.
+struct Scratch {
+  alignas(64) uint8_t straddle[kMaxBlockElements * sizeof(float)];
+  alignas(64) float gradient[kMaxBlockElements];
+  alignas(64) float other[kMaxBlockElements];
+  alignas(64) float reply[kMaxBlockElements];
+};
+
+Scratch& ThreadScratch() {
+  thread_local const std::unique_ptr<Scratch> scratch = std::make_unique<Scratch>();
+  return *scratch;
+}
+
+const Codec& PlainCodec() {
+  static const Codec* const codec = FindCodec(CodecId::kNone);
+  return *codec;
+}
+
+bool IsAligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0;
+}
+
+Run RunOf(const Block& block) {
+  return {.offset = block.offset, .elements = block.elements, .decayed = block.decayed};
+}
+
+RuleSettings EffectiveRule(const SegmentOptions& options) {
+  RuleSettings rule = options.rule;
+  if (options.plan.kind == TensorKind::kStatistic) rule.rule = "statistics_average";
+  return rule;
+}
+
+uint64_t HeldElements(const SegmentOptions& options) {
+  if (options.plan.kind == TensorKind::kStatistic) return 0;
+  if (options.keep_all_held) return options.plan.elements;
+  uint64_t elements = 0;
+  for (size_t b = 0; b < options.plan.blocks.size(); b += options.sample_stride) {
+    elements += options.plan.blocks[b].elements;
+  }
+  return elements;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& options) {
+  if (options.sample_stride == 0 || options.rule.max_workers == 0) {
+    return absl::InvalidArgumentError("segment: sample stride and worker slots must be at least 1");
+  }
+  if (options.synchronous &&
+      (options.members == 0 || options.members > options.rule.max_workers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment: a synchronous rule needs 1 to ", options.rule.max_workers,
+                     " members, not ", options.members));
+  }
+  std::unique_ptr<UpdateRule> rule = MakeUpdateRule(EffectiveRule(options), options.plan.elements);
+  if (rule == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment: there is no update rule '", options.rule.rule, "'"));
+  }
+  return std::unique_ptr<Segment>(new Segment(options, std::move(rule)));
+}
+
+Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule)
+    : options_(options),
+      rule_(std::move(rule)),
+      theta_(options.plan.elements),
+      slots_(options.rule.max_workers),
+      held_elements_(HeldElements(options)) {
+  held_offsets_.assign(options_.plan.blocks.size(), kNotHeld);
+  uint64_t at = 0;
+  for (size_t b = 0; b < held_offsets_.size() && held_elements_ > 0; ++b) {
+    if (!options_.keep_all_held && b % options_.sample_stride != 0) continue;
+    held_offsets_[b] = at;
+    at += options_.plan.blocks[b].elements;
+  }
+}
+
+absl::Status Segment::CheckPayload(const Event& event) const {
+  const SegmentPlan& plan = options_.plan;
+  const bool plain = event.kind == EventKind::kInitialise || event.kind == EventKind::kFold ||
+                     event.kind == EventKind::kLearningRateRepair;
+  if (!plain && event.kind != EventKind::kPush) {
+    if (event.payload.bytes != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": ", event.payload.bytes,
+                                                     " bytes of payload where none belong"));
+    }
+    return absl::OkStatus();
+  }
+  const Codec* codec = FindCodec(static_cast<CodecId>(event.codec));
+  if (codec == nullptr || (plain && codec->id() != CodecId::kNone)) {
+    return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": codec ", event.codec,
+                                                   plain ? " where plain fp32 is needed"
+                                                         : " is unknown to this server"));
+  }
+  const uint64_t expected = EncodedBytes(*codec, plan.blocks);
+  if (event.payload.bytes != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", plan.id, ": a payload of ", event.payload.bytes, " bytes; ",
+                     plan.elements, " elements as ", std::string(codec->name()), " are ", expected));
+  }
+  Scratch& scratch = ThreadScratch();
+  PayloadReader reader(event.payload);
+  for (const Block& block : plan.blocks) {
+    const uint8_t* bytes = reader.Next(codec->BlockBytes(block.elements), scratch.straddle);
+    if (codec->BlockIsFinite(bytes, block.elements)) continue;
+    const float* values = codec->DecodeBlock(bytes, block.elements, scratch.gradient);
+    uint32_t k = 0;
+    while (k < block.elements && std::isfinite(values[k])) ++k;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "segment ", plan.id, ": worker ", event.worker, " sent a value that is not finite, element ",
+        plan.begin + block.offset + k, " of the parameter vector"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Segment::Admit(Event* event) const {
+  const auto name = [&] { return absl::StrCat("segment ", options_.plan.id, ": "); };
+  if (event->kind == EventKind::kInitialise || event->kind == EventKind::kPhaseChange ||
+      event->kind == EventKind::kSnapshot) {
+    return absl::OkStatus();
+  }
+  if (event->kind == EventKind::kRoundClosed) {
+    if (!options_.synchronous || event->argument != open_round_ || !RoundComplete()) {
+      return absl::FailedPreconditionError(absl::StrCat(name(), "round ", event->argument,
+                                                        " cannot be closed; round ", open_round_, " is open"));
+    }
+    return absl::OkStatus();
+  }
+  const bool by_reader =
+      event->kind == EventKind::kRead && event->argument != static_cast<uint64_t>(ReadMode::kSlot);
+  const bool moves_slot = event->kind == EventKind::kPush || event->kind == EventKind::kSkip ||
+                          event->kind == EventKind::kDiscard || event->kind == EventKind::kResend;
+  if (!initialised_ && event->kind != EventKind::kJoin && event->kind != EventKind::kExpire &&
+      event->kind != EventKind::kLeave) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name(), "has no values yet; a worker must initialise it first"));
+  }
+  if (by_reader || event->kind == EventKind::kFold) return absl::OkStatus();
+  if (event->kind == EventKind::kLearningRateRepair) {
+    const RuleTraits* traits = FindRule(options_.rule.rule);
+    if (traits == nullptr || !traits->worker_half) {
+      return absl::InvalidArgumentError(absl::StrCat(name(), "rule '", options_.rule.rule,
+                                                     "' keeps no momentum at workers; there is nothing to repair"));
+    }
+    return absl::OkStatus();
+  }
+  if (event->worker >= slots_.size() || (options_.synchronous && event->worker >= options_.members)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name(), "worker ", event->worker, " is beyond the job's ",
+                     options_.synchronous ? options_.members : slots_.size(), " slots"));
+  }
+  const Slot& slot = slots_[event->worker];
+  if (event->incarnation < slot.incarnation) {
+    return absl::AbortedError(absl::StrCat(name(), "worker ", event->worker, " has a newer incarnation ",
+                                           slot.incarnation, "; ", event->incarnation,
+                                           " is fenced and must end"));
+  }
+  if (!moves_slot) return absl::OkStatus();
+  if (event->held_version > version_) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker, " claims version ",
+                                                   event->held_version, "; the newest is ", version_));
+  }
+  const bool known = event->incarnation == slot.incarnation;
+  if (options_.synchronous) {
+    if (event->argument > open_round_) {
+      return absl::FailedPreconditionError(absl::StrCat(name(), "worker ", event->worker, " is at round ",
+                                                        event->argument, "; round ", open_round_,
+                                                        " is still open"));
+    }
+    // A closed round, or one this worker has contributed to: said again.
+    if (event->argument < open_round_ || slot.has_pending || slot.absent) event->kind = EventKind::kResend;
+    return absl::OkStatus();
+  }
+  if (known && event->sequence <= slot.sequence) event->kind = EventKind::kResend;
+  return absl::OkStatus();
+}
+
+Outcome Segment::Apply(const Event& event, Reply* reply) {
+  switch (event.kind) {
+    case EventKind::kInitialise: {
+      if (!initialised_) {
+        PayloadReader reader(event.payload);
+        Scratch& scratch = ThreadScratch();
+        for (const Block& block : options_.plan.blocks) {
+          const uint64_t bytes = block.elements * sizeof(float);
+          std::memcpy(theta_.data() + block.offset, reader.Next(bytes, scratch.straddle), bytes);
+        }
+        initialised_ = true;
+      }
+      return State(Result::kInitialised);
+    }
+    case EventKind::kJoin:
+      JoinSlot(event.worker, event.incarnation);
+      return State(Result::kCurrent);
+    case EventKind::kPush:
+      return options_.synchronous ? NotePush(event) : Push(event, reply);
+    case EventKind::kSkip:
+    case EventKind::kDiscard: {
+      clock_ = std::max(clock_, event.ticket);
+      if (options_.synchronous) {
+        Slot& slot = slots_[event.worker];
+        if (event.incarnation != slot.incarnation || !slot.joined) JoinSlot(event.worker, event.incarnation);
+        slot.sequence = event.sequence;
+        slot.absent = true;
+        return State(Result::kPending);
+      }
+      [[fallthrough]];
+    }
+    case EventKind::kResend: {
+      if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
+        JoinSlot(event.worker, event.incarnation);
+      }
+      Slot& slot = slots_[event.worker];
+      if (options_.synchronous && (slot.has_pending || slot.absent) && event.argument == open_round_) {
+        return State(Result::kPending);
+      }
+      const CodecId codec = ReplyCodec(event, slot);
+      if (event.kind != EventKind::kResend) slot.sequence = event.sequence;
+      WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot, codec,
+                      &slot, reply);
+      return State(event.kind == EventKind::kSkip      ? Result::kSkipped
+                   : event.kind == EventKind::kDiscard ? Result::kDiscarded
+                                                       : Result::kDuplicate);
+    }
+    case EventKind::kRead: {
+      const auto mode = static_cast<ReadMode>(event.argument);
+      const bool reader = mode != ReadMode::kSlot;
+      if (!reader && (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined)) {
+        JoinSlot(event.worker, event.incarnation);
+      }
+      Slot* slot = reader ? nullptr : &slots_[event.worker];
+      const CodecId codec = reader ? CodecId::kNone : ReplyCodec(event, *slot);
+      WriteParameters({.worker = reader ? kNoWorker : event.worker, .eta = Eta(), .version = version_}, mode,
+                      codec, slot, reply);
+      return State(Result::kCurrent);
+    }
+    case EventKind::kExpire:
+    case EventKind::kLeave:
+      if (slots_[event.worker].joined && slots_[event.worker].incarnation == event.incarnation) {
+        FreeSlot(event.worker);
+      }
+      return State(Result::kCurrent);
+    case EventKind::kRoundClosed:
+      return CloseRound();
+    case EventKind::kPhaseChange:
+      phase_ = static_cast<uint32_t>(event.argument);
+      return State(Result::kCurrent);
+    case EventKind::kFold:
+    case EventKind::kLearningRateRepair: {
+      const float old_eta = Eta();
+      const bool fold = event.kind == EventKind::kFold;
+      if (fold) {
+        reply_error_.resize(theta_.size());
+      } else {
+        clock_ = std::max(clock_, event.ticket);
+      }
+      // The rate's change times gamma, of which every worker's last push lacks a share.
+      const float factor = fold ? 0 : (Eta() - old_eta) * options_.rule.momentum;
+      PayloadReader reader(event.payload);
+      Scratch& scratch = ThreadScratch();
+      for (const Block& block : options_.plan.blocks) {
+        const uint8_t* bytes = reader.Next(block.elements * sizeof(float), scratch.straddle);
+        const float* values = PlainCodec().DecodeBlock(bytes, block.elements, scratch.gradient);
+        if (fold) {
+          kernels::Add(reply_error_.data() + block.offset, values, block.elements);
+        } else {
+          float* theta = theta_.data() + block.offset;
+          for (uint32_t k = 0; k < block.elements; ++k) theta[k] -= factor * values[k];
+        }
+      }
+      return State(Result::kApplied);
+    }
+    default:
+      return State(Result::kCurrent);
+  }
+}
+
+Outcome Segment::State(Result result) const {
+  return {.result = result,
+          .version = version_,
+          .clock = clock_,
+          .eta = Eta(),
+          .members = options_.synchronous ? options_.members : 0};
+}
+
+CodecId Segment::ReplyCodec(const Event& event, const Slot& slot) const {
+  const Codec* codec = FindCodec(static_cast<CodecId>(event.reply_codec));
+  if (codec == nullptr || !codec->for_replies() || event.kind == EventKind::kResend ||
+      options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
+    return CodecId::kNone;
+  }
+  return codec->id();
+}
+
+void Segment::JoinSlot(uint32_t worker, uint64_t incarnation) {
+  Slot& slot = slots_[worker];
+  if (slot.joined && slot.incarnation == incarnation) return;
+  if (slot.joined) FreeSlot(worker);
+  if (slot.incarnation != incarnation) slot.sequence = 0;
+  slot.joined = true;
+  slot.incarnation = incarnation;
+  rule_->Join(worker);
+}
+
+void Segment::FreeSlot(uint32_t worker) {
+  Slot& slot = slots_[worker];
+  rule_->Leave(worker);
+  slot.joined = false;
+  slot.has_held = false;
+}
+
+void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, Slot* slot, uint8_t** out) {
+  const Block& block = options_.plan.blocks[index];
+  const uint32_t bytes = codec.BlockBytes(block.elements);
+  if (reinterpret_cast<const uint8_t*>(values) != *out) {
+    codec.EncodeBlock(values, nullptr, block.elements, *out);
+  }
+  if (slot != nullptr && held_offsets_[index] != kNotHeld) {
+    float* held = slot->held.data() + held_offsets_[index];
+    const float* decoded = codec.DecodeBlock(*out, block.elements, held);
+    if (decoded != held) std::memcpy(held, decoded, block.elements * sizeof(float));
+  }
+  *out += bytes;
+}
+
+void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec_id, Slot* slot,
+                              Reply* reply) {
+  if (reply == nullptr || reply->data == nullptr) return;
+  const Codec& codec = *FindCodec(codec_id);
+  if (slot != nullptr) slot->held.resize(held_elements_);
+  Scratch& scratch = ThreadScratch();
+  uint8_t* out = reply->data;
+  for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
+    const Block& block = options_.plan.blocks[b];
+    const float* values = theta_.data() + block.offset;
+    if (mode != ReadMode::kReaderMaster) {
+      float* target = codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
+      rule_->Reply(context, RunOf(block), theta_.data(), target);
+      values = target;
+    }
+    EmitBlock(b, values, codec, slot, &out);
+  }
+  reply->bytes = static_cast<uint64_t>(out - reply->data);
+  reply->codec = codec_id;
+  if (slot != nullptr) {
+    slot->has_held = true;
+    slot->version_sent = version_;
+  }
+}
+
+Outcome Segment::Push(const Event& event, Reply* reply) {
+  if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
+    JoinSlot(event.worker, event.incarnation);
+  }
+  Slot& slot = slots_[event.worker];
+  clock_ = std::max(clock_, event.ticket);
+  const UpdateContext context = {.worker = event.worker,
+                                 .eta = Eta(),
+                                 .version = version_,
+                                 .lag = version_ - event.held_version};
+  Outcome outcome;
+  const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
+  const CodecId reply_codec_id = ReplyCodec(event, slot);
+  const Codec& reply_codec = *FindCodec(reply_codec_id);
+  const bool measure = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
+  const bool wants_reply = reply != nullptr && reply->data != nullptr;
+  if (wants_reply) slot.held.resize(held_elements_);
+  uint8_t* out = wants_reply ? reply->data : nullptr;
+  Scratch& scratch = ThreadScratch();
+  PayloadReader reader(event.payload);
+  rule_->Begin(context);
+  for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
+    const Block& block = options_.plan.blocks[b];
+    const Run run = RunOf(block);
+    const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch.straddle);
+    const float* gradient = codec.DecodeBlock(bytes, block.elements, scratch.gradient);
+    if (measure && b % options_.sample_stride == 0) {
+      const float* held = slot.held.data() + held_offsets_[b];
+      rule_->Reply(context, run, theta_.data(), scratch.other);
+      outcome.gap_squares +=
+          kernels::SumOfSquaredDifferences(theta_.data() + block.offset, held, block.elements);
+      outcome.surprise_squares += kernels::SumOfSquaredDifferences(scratch.other, held, block.elements);
+      outcome.sampled_elements += block.elements;
+    }
+    float* values = nullptr;
+    if (wants_reply) {
+      values = reply_codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
+    }
+    rule_->Update(context, run, gradient, theta_.data(), values);
+    if (wants_reply) EmitBlock(b, values, reply_codec, &slot, &out);
+  }
+  ++version_;
+  slot.sequence = event.sequence;
+  if (wants_reply) {
+    reply->bytes = static_cast<uint64_t>(out - reply->data);
+    reply->codec = reply_codec_id;
+    slot.has_held = true;
+    slot.version_sent = version_;
+  }
+  outcome.result = Result::kApplied;
+  outcome.version = version_;
+  outcome.clock = clock_;
+  outcome.lag = context.lag;
+  outcome.eta = context.eta;
+  return outcome;
+}
+
+Outcome Segment::NotePush(const Event& event) {
+  if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
+    JoinSlot(event.worker, event.incarnation);
+  }
+  Slot& slot = slots_[event.worker];
+  clock_ = std::max(clock_, event.ticket);
+  slot.pending.clear();
+  for (const ByteSpan piece : event.payload.pieces) {
+    slot.pending.insert(slot.pending.end(), piece.begin(), piece.end());
+  }
+  slot.pending_codec = event.codec;
+  slot.has_pending = true;
+  slot.sequence = event.sequence;
+  return State(Result::kPending);
+}
+
+bool Segment::RoundComplete() const {
+  if (!options_.synchronous) return false;
+  for (uint32_t worker = 0; worker < options_.members; ++worker) {
+    if (!slots_[worker].has_pending && !slots_[worker].absent) return false;
+  }
+  return true;
+}
+
+Outcome Segment::CloseRound() {
+  std::vector<std::pair<const Codec*, const uint8_t*>> contributions;
+  for (uint32_t worker = 0; worker < options_.members; ++worker) {
+    const Slot& slot = slots_[worker];
+    if (slot.has_pending) {
+      contributions.emplace_back(FindCodec(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
+    }
+  }
+  if (!contributions.empty()) {
+    const UpdateContext context = {.worker = kNoWorker, .eta = Eta(), .version = version_};
+    const float share = 1.0f / static_cast<float>(contributions.size());
+    Scratch& scratch = ThreadScratch();
+    rule_->Begin(context);
+    for (const Block& block : options_.plan.blocks) {
+      // In slot order, so that a round gives the same bits whoever came first.
+      std::fill_n(scratch.gradient, block.elements, 0.0f);
+      for (auto& [codec, bytes] : contributions) {
+        kernels::Add(scratch.gradient, codec->DecodeBlock(bytes, block.elements, scratch.other), block.elements);
+        bytes += codec->BlockBytes(block.elements);
+      }
+      kernels::Scale(scratch.gradient, share, block.elements);
+      rule_->Update(context, RunOf(block), scratch.gradient, theta_.data(), nullptr);
+    }
+    ++version_;
+  }
+  for (uint32_t worker = 0; worker < options_.members; ++worker) {
+    slots_[worker].has_pending = false;
+    slots_[worker].absent = false;
+  }
+  ++open_round_;
+  return State(Result::kApplied);
+}
+
+absl::Status Segment::Replay(const Event& event) {
+  Event admitted = event;
+  if (absl::Status status = CheckPayload(event); !status.ok()) return status;
+  if (absl::Status status = Admit(&admitted); !status.ok()) return status;
+  // The reply decides what a worker holds, so replay writes it too.
+  std::vector<uint8_t> buffer(options_.plan.elements * sizeof(float));
+  Reply reply{.data = buffer.data()};
+  Apply(admitted, &reply);
+  return absl::OkStatus();
+}
+
+}  // namespace foreshard

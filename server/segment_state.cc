@@ -1,0 +1,175 @@
+// Segment::Save and Load, and the memory a segment takes.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/core/bytes.h"
+#include "common/core/catalogue.h"
+#include "server/segment.h"
+
+namespace foreshard {
+namespace {
+
+constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
+constexpr uint16_t kFormat = 1;
+
+class Saver final : public StateVisitor {
+ public:
+  explicit Saver(ByteWriter& writer) : writer_(writer) {}
+  void Visit(std::string_view name, std::vector<float>& values) override {
+    writer_.PutString(name);
+    writer_.PutFloats(values);
+  }
+
+ private:
+  ByteWriter& writer_;
+};
+
+class Loader final : public StateVisitor {
+ public:
+  Loader(ByteReader& reader, uint64_t elements) : reader_(reader), elements_(elements) {}
+  void Visit(std::string_view name, std::vector<float>& values) override {
+    if (reader_.GetString() != name) ok_ = false;
+    const ByteSpan bytes = reader_.GetBytes();
+    // An array is as long as the segment, or empty where a slot is free.
+    if (!reader_.ok() || (!bytes.empty() && bytes.size() != elements_ * sizeof(float))) ok_ = false;
+    if (!ok_) return;
+    values.resize(bytes.size() / sizeof(float));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  ByteReader& reader_;
+  uint64_t elements_;
+  bool ok_ = true;
+};
+
+}  // namespace
+
+std::string Segment::Save() const {
+  ByteWriter writer;
+  writer.Put(kMagic);
+  writer.Put(kFormat);
+  writer.Put(options_.plan.id);
+  writer.Put(options_.plan.begin);
+  writer.Put(options_.plan.elements);
+  writer.PutString(options_.rule.rule);
+  writer.Put<uint64_t>(slots_.size());
+  writer.Put(options_.synchronous);
+  writer.Put(options_.members);
+  writer.Put(held_elements_);
+
+  writer.Put(initialised_);
+  writer.Put(version_);
+  writer.Put(clock_);
+  writer.Put(open_round_);
+  writer.Put(phase_);
+  writer.PutFloats(theta_);
+  writer.PutFloats(reply_error_);
+  for (const Slot& slot : slots_) {
+    writer.Put(slot.joined);
+    writer.Put(slot.incarnation);
+    writer.Put(slot.sequence);
+    writer.Put(slot.version_sent);
+    writer.Put(slot.has_held);
+    writer.PutFloats(slot.has_held ? absl::MakeConstSpan(slot.held) : absl::Span<const float>());
+    writer.Put(slot.has_pending);
+    writer.Put(slot.absent);
+    writer.Put(slot.pending_codec);
+    writer.PutBytes(slot.has_pending ? absl::MakeConstSpan(slot.pending) : ByteSpan());
+  }
+  Saver saver(writer);
+  rule_->VisitState(saver);
+  const std::string& body = writer.data();
+  writer.Put(Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(body.data()), body.size())));
+  return writer.Take();
+}
+
+absl::Status Segment::Load(std::string_view bytes) {
+  const auto damaged = [&](const std::string& what) {
+    return absl::DataLossError(absl::StrCat("segment ", options_.plan.id, ": saved state ", what));
+  };
+  if (bytes.size() < sizeof(uint64_t)) return damaged("is truncated");
+  const std::string_view body = bytes.substr(0, bytes.size() - sizeof(uint64_t));
+  if (ByteReader(bytes.substr(body.size())).Get<uint64_t>() !=
+      Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(body.data()), body.size()))) {
+    return damaged("has a wrong checksum");
+  }
+  ByteReader reader(body);
+  if (reader.Get<uint32_t>() != kMagic) return damaged("is no segment's state");
+  if (const auto format = reader.Get<uint16_t>(); format != kFormat) {
+    return damaged(absl::StrCat("has format ", format, "; this program reads ", kFormat));
+  }
+  const bool same = reader.Get<uint32_t>() == options_.plan.id && reader.Get<uint64_t>() == options_.plan.begin &&
+                    reader.Get<uint64_t>() == options_.plan.elements &&
+                    reader.GetString() == options_.rule.rule && reader.Get<uint64_t>() == slots_.size() &&
+                    reader.Get<bool>() == options_.synchronous && reader.Get<uint32_t>() == options_.members &&
+                    reader.Get<uint64_t>() == held_elements_;
+  if (!same) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", options_.plan.id,
+                     ": saved state is of another segment, rule or number of workers"));
+  }
+  // Into fresh parts first: a state that turns out damaged changes nothing.
+  absl::StatusOr<std::unique_ptr<Segment>> created = Create(options_);
+  if (!created.ok()) return created.status();
+  Segment& loaded = **created;
+  loaded.initialised_ = reader.Get<bool>();
+  loaded.version_ = reader.Get<uint64_t>();
+  loaded.clock_ = reader.Get<uint64_t>();
+  loaded.open_round_ = reader.Get<uint64_t>();
+  loaded.phase_ = reader.Get<uint32_t>();
+  reader.GetFloats(absl::MakeSpan(loaded.theta_));
+  const ByteSpan error = reader.GetBytes();
+  if (!error.empty()) {
+    if (error.size() != theta_.size() * sizeof(float)) return damaged("has a reply error of another length");
+    loaded.reply_error_.resize(theta_.size());
+    std::memcpy(loaded.reply_error_.data(), error.data(), error.size());
+  }
+  for (Slot& slot : loaded.slots_) {
+    slot.joined = reader.Get<bool>();
+    slot.incarnation = reader.Get<uint64_t>();
+    slot.sequence = reader.Get<uint64_t>();
+    slot.version_sent = reader.Get<uint64_t>();
+    slot.has_held = reader.Get<bool>();
+    if (slot.has_held) slot.held.resize(held_elements_);
+    reader.GetFloats(absl::MakeSpan(slot.held));
+    slot.has_pending = reader.Get<bool>();
+    slot.absent = reader.Get<bool>();
+    slot.pending_codec = reader.Get<uint8_t>();
+    const ByteSpan pending = reader.GetBytes();
+    slot.pending.assign(pending.begin(), pending.end());
+    if (slot.has_pending) {
+      const ByteSpan piece(slot.pending);
+      const Event push = {.kind = EventKind::kPush,
+                          .codec = slot.pending_codec,
+                          .payload = {absl::MakeConstSpan(&piece, 1), piece.size()}};
+      if (!CheckPayload(push).ok()) return damaged("has a pending push of the wrong size");
+    }
+  }
+  Loader loader(reader, options_.plan.elements);
+  loaded.rule_->VisitState(loader);
+  if (!reader.ok() || !loader.ok() || reader.left() != 0) return damaged("has lengths that contradict");
+  *this = std::move(loaded);
+  return absl::OkStatus();
+}
+
+uint64_t Segment::MemoryBytes(const SegmentOptions& options) {
+  const uint64_t elements = options.plan.elements;
+  const uint64_t workers = options.synchronous ? options.members : options.rule.max_workers;
+  uint64_t floats = elements;
+  if (options.plan.kind == TensorKind::kTrainable) {
+    if (const RuleTraits* traits = FindRule(options.rule.rule); traits != nullptr) {
+      floats += elements * (traits->state_fixed + traits->state_per_worker * workers);
+    }
+  }
+  const uint64_t held_blocks =
+      (options.plan.blocks.size() + options.sample_stride - 1) / options.sample_stride;
+  floats += workers * (options.keep_all_held
+                           ? elements
+                           : std::min<uint64_t>(elements, held_blocks * kMaxBlockElements));
+  if (options.synchronous) floats += workers * elements;  // pending pushes, at most fp32
+  return floats * sizeof(float) + options.plan.blocks.size() * (sizeof(Block) + sizeof(uint64_t));
+}
+
+}  // namespace foreshard

@@ -1,0 +1,82 @@
+#include "common/net/job_parts.h"
+
+#include "common/net/exchange_message.h"
+#include "common/net/job_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foreshard {
+namespace {
+
+v1::JobSpec Job(const std::vector<std::string>& overrides = {}) {
+  absl::StatusOr<v1::JobSpec> job =
+      LoadJobSpec(FORESHARD_SOURCE_DIR "/deploy/jobs/fashion_mnist.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+Schema SomeSchema() {
+  return Schema::Create({{"w", {10, 3}, TensorKind::kTrainable, true},
+                         {"b", {10}, TensorKind::kTrainable, false},
+                         {"mean", {10}, TensorKind::kStatistic, false}})
+      .value();
+}
+
+TEST(JobParts, CountsTickets) {
+  EXPECT_EQ(BatchesPerEpoch(Job(), 60'000), 938);
+  EXPECT_EQ(BatchesPerEpoch(Job(), 64), 1);
+  EXPECT_EQ(BatchesPerEpoch(Job(), 1), 1);
+  EXPECT_EQ(*TicketsPerEpoch(Job(), 60'000), 938);
+  EXPECT_EQ(*TicketsPerEpoch(Job({"update.rule=ssgd"}), 60'000), 936);
+  EXPECT_EQ(TicketsPerEpoch(Job({"update.rule=ssgd"}), 100).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(JobParts, ScheduleFollowsTheJob) {
+  const Schedule cosine = MakeSchedule(Job(), 938);
+  EXPECT_EQ(cosine.decay, Decay::kCosine);
+  EXPECT_EQ(cosine.workers, 4);
+  EXPECT_EQ(cosine.batches_per_epoch, 938);
+  EXPECT_EQ(cosine.epochs, Job().training().epochs());
+  const Schedule step =
+      MakeSchedule(Job({"schedule.decay=step", "schedule.final_fraction=",
+                        "schedule.decay_epochs=1,2", "schedule.decay_factor=0.5"}),
+                   10);
+  EXPECT_EQ(step.decay, Decay::kStep);
+  EXPECT_THAT(step.decay_epochs, ::testing::ElementsAre(1, 2));
+  EXPECT_DOUBLE_EQ(step.decay_factor, 0.5);
+}
+
+TEST(JobParts, SchemaGoesThereAndBack) {
+  const Schema schema = SomeSchema();
+  absl::StatusOr<Schema> again = FromProto(ToProto(schema));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(schema.Difference(*again), "");
+  EXPECT_EQ(schema.fingerprint(), again->fingerprint());
+  v1::ModelSchema bad = ToProto(schema);
+  bad.mutable_tensors(0)->set_shape(0, -5);
+  EXPECT_EQ(FromProto(bad).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(JobParts, ContractNamesWhatDiffers) {
+  const Schema schema = SomeSchema();
+  const ShardPlan plan = ShardPlan::Create(schema, MakePlanOptions(Job())).value();
+  const v1::Contract ours = MakeContract(Job(), schema, plan);
+  EXPECT_EQ(ours.protocol(), kProtocolVersion);
+  EXPECT_TRUE(CheckContract(ours, ours).ok());
+  const auto refused = [&](auto change) {
+    v1::Contract theirs = ours;
+    change(theirs);
+    const absl::Status status = CheckContract(ours, theirs);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refused([](auto& c) { c.set_protocol(9); }), HasSubstr("protocol version"));
+  EXPECT_THAT(refused([](auto& c) { c.set_job(9); }), HasSubstr("another job"));
+  EXPECT_THAT(refused([](auto& c) { c.set_schema(9); }), HasSubstr("model schema"));
+  EXPECT_THAT(refused([](auto& c) { c.set_plan(9); }), HasSubstr("shard plan"));
+}
+
+}  // namespace
+}  // namespace foreshard

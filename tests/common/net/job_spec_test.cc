@@ -1,0 +1,192 @@
+#include "common/net/job_spec.h"
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+using google::protobuf::util::MessageDifferencer;
+
+constexpr char kJobs[] = FORESHARD_SOURCE_DIR "/deploy/jobs";
+const std::string kDefaultJob = std::string(kJobs) + "/fashion_mnist.textproto";
+
+v1::JobSpec DefaultJob(const std::vector<std::string>& overrides = {}) {
+  absl::StatusOr<v1::JobSpec> job = LoadJobSpec(kDefaultJob, overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : v1::JobSpec();
+}
+
+TEST(JobSpec, EveryReadyJobLoadsUnderItsOwnName) {
+  std::set<std::string> fingerprints;
+  int jobs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kJobs)) {
+    absl::StatusOr<v1::JobSpec> job = LoadJobSpec(entry.path(), {});
+    ASSERT_TRUE(job.ok()) << entry.path() << job.status();
+    EXPECT_EQ(job->name(), entry.path().stem());
+    fingerprints.insert(std::to_string(JobFingerprint(*job)));
+    ++jobs;
+  }
+  EXPECT_GE(jobs, 5);
+  EXPECT_EQ(fingerprints.size(), jobs);
+}
+
+TEST(JobSpec, FillsDefaultsIn) {
+  const v1::JobSpec job = DefaultJob();
+  EXPECT_EQ(job.training().micro_batches(), 1);
+  EXPECT_EQ(job.training().max_workers(), 8);
+  EXPECT_EQ(job.training().statistics_interval_steps(), 10);
+  EXPECT_FLOAT_EQ(job.training().statistics_weight(), 0.1f);
+  EXPECT_EQ(job.compression().block_elements(), 4096);
+  EXPECT_EQ(job.servers().segment_elements(), 1 << 20);
+  EXPECT_EQ(job.servers().inflight_bytes(), 1ull << 30);
+  EXPECT_EQ(job.evaluation().recalibration_batches(), 20);
+  EXPECT_FLOAT_EQ(job.timeouts().lease_seconds(), 15);
+  EXPECT_FLOAT_EQ(job.timeouts().connect_seconds(), 60);
+  EXPECT_EQ(DefaultJob({"training.workers=6"}).training().max_workers(), 12);
+  EXPECT_EQ(DefaultJob({"update.rule=ssgd"}).training().max_workers(), 4);
+}
+
+TEST(JobSpec, OverridesEveryKindOfField) {
+  const v1::JobSpec job = DefaultJob({"training.epochs=3", "schedule.learning_rate=0.5",
+                                      "model.widths=8,16", "data.flip=true", "name=other",
+                                      "update.weight_decay=", "servers.inflight_bytes=8589934592"});
+  EXPECT_EQ(job.training().epochs(), 3);
+  EXPECT_FLOAT_EQ(job.schedule().learning_rate(), 0.5f);
+  ASSERT_EQ(job.model().widths_size(), 2);
+  EXPECT_EQ(job.model().widths(1), 16);
+  EXPECT_TRUE(job.data().flip());
+  EXPECT_EQ(job.name(), "other");
+  EXPECT_FALSE(job.update().has_weight_decay());
+  EXPECT_EQ(job.servers().inflight_bytes(), 8589934592);
+}
+
+TEST(JobSpec, PrintsBackAsItWasRead) {
+  const v1::JobSpec job = DefaultJob({"model.widths=8,16"});
+  absl::StatusOr<v1::JobSpec> again = ParseJobSpec(PrintJobSpec(job), "printed", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(job, *again));
+  EXPECT_EQ(JobFingerprint(job), JobFingerprint(*again));
+}
+
+TEST(JobSpec, FingerprintIgnoresOnlyWhatMayDiffer) {
+  const uint64_t fingerprint = JobFingerprint(DefaultJob());
+  EXPECT_EQ(JobFingerprint(DefaultJob({"timeouts.lease_seconds=3", "evaluation.examples=100",
+                                       "data.directory=/elsewhere"})),
+            fingerprint);
+  // A default said aloud is the same job.
+  EXPECT_EQ(JobFingerprint(DefaultJob({"compression.block_elements=4096"})), fingerprint);
+  for (const char* change :
+       {"seed=2", "training.epochs=6", "update.momentum=0.8", "schedule.learning_rate=0.03",
+        "compression.push=none", "servers.shards=3", "data.mean=0.1", "model.widths=4,4"}) {
+    EXPECT_NE(JobFingerprint(DefaultJob({change})), fingerprint) << change;
+  }
+}
+
+TEST(JobSpec, MissingFileIsNamed) {
+  const absl::Status status = LoadJobSpec("/no/such.textproto", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/no/such.textproto"));
+}
+
+TEST(JobSpec, ParseErrorsNameLineAndKnownFields) {
+  const absl::Status unknown =
+      ParseJobSpec("name: \"a\"\ntraining { epoch: 3 }\n", "job", {}).status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("job:2:"));
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("\"epoch\""));
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("epochs, batch_size"));
+
+  const absl::Status negative =
+      ParseJobSpec("name: \"a\"\ntraining {\n epochs: -3\n}\n", "job", {}).status();
+  EXPECT_EQ(negative.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(negative.message()), HasSubstr("job:3:"));
+  EXPECT_THAT(std::string(negative.message()), HasSubstr("epochs: -3"));
+  EXPECT_THAT(std::string(negative.message()), HasSubstr("cannot be negative"));
+}
+
+TEST(JobSpec, AllProblemsAreSaidAtOnce) {
+  const absl::Status status =
+      LoadJobSpec(kDefaultJob, {"training.epochs=0", "update.rule=adagrad"}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("training.epochs: 0: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("update.rule: 'adagrad': "));
+}
+
+struct BadCase {
+  const char* name;
+  std::vector<std::string> overrides;
+  const char* expected;  // in the message
+};
+
+class BadJob : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadJob, IsRefusedWithFieldAndRemedy) {
+  const absl::Status status = LoadJobSpec(kDefaultJob, GetParam().overrides).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    JobSpec, BadJob,
+    ::testing::Values(
+        BadCase{"no_equals", {"training.epochs"}, "write it as path.to.field=value"},
+        BadCase{"unknown_path", {"training.epoch=3"}, "known fields: epochs, batch_size"},
+        BadCase{"path_into_scalar", {"training.epochs.x=3"}, "plain value"},
+        BadCase{"group", {"training=3"}, "set one of them: epochs"},
+        BadCase{"negative", {"training.epochs=-3"}, "whole number of 0 or more"},
+        BadCase{"not_a_number", {"schedule.learning_rate=fast"}, "give a number"},
+        BadCase{"not_a_bool", {"data.flip=perhaps"}, "true or false"},
+        BadCase{"nan", {"schedule.learning_rate=nan"}, "schedule.learning_rate: nan: give a finite"},
+        BadCase{"infinite", {"training.clip_norm=inf"}, "training.clip_norm: inf: give a finite"},
+        BadCase{"name", {"name=a b"}, "use only letters"},
+        BadCase{"no_name", {"name="}, "give the job a name"},
+        BadCase{"model", {"model.name=resnet"}, "choose one of: cnn, mlp, synthetic"},
+        BadCase{"model_length", {"model.elements=5"}, "model.elements"},
+        BadCase{"zero_width", {"model.widths=8,0"}, "model.widths: 0"},
+        BadCase{"mlp_dense", {"model.name=mlp", "model.dense_units=5"}, "model.dense_units"},
+        BadCase{"format", {"data.format=csv"}, "choose one of: idx, synthetic"},
+        BadCase{"no_file", {"data.train_labels="}, "data.train_labels"},
+        BadCase{"no_classes", {"data.classes="}, "data.classes: 0"},
+        BadCase{"deviation", {"data.deviation=0"}, "data.deviation: 0"},
+        BadCase{"examples", {"data.examples=5"}, "data.examples"},
+        BadCase{"epochs", {"training.epochs=0"}, "training.epochs: 0"},
+        BadCase{"batch", {"training.batch_size=0"}, "training.batch_size: 0"},
+        BadCase{"micro", {"training.micro_batches=5"}, "must divide training.batch_size (64)"},
+        BadCase{"workers", {"training.workers=0"}, "training.workers: 0"},
+        BadCase{"slots", {"training.max_workers=2"}, "is below training.workers (4)"},
+        BadCase{"clip", {"training.clip_norm=0"}, "training.clip_norm: 0"},
+        BadCase{"statistics", {"training.statistics_weight=1.5"}, "training.statistics_weight"},
+        BadCase{"rule", {"update.rule=adagrad"}, "choose one of: asgd, nag_asgd"},
+        BadCase{"no_momentum", {"update.momentum="}, "update.momentum: missing"},
+        BadCase{"unused_momentum", {"update.rule=asgd"}, "asgd has no use for it"},
+        BadCase{"momentum", {"update.momentum=1"}, "at least 0 and below 1"},
+        BadCase{"decay", {"update.weight_decay=-1"}, "update.weight_decay: -1"},
+        BadCase{"members", {"update.rule=ssgd", "training.max_workers=6"}, "exactly training.workers"},
+        BadCase{"rate", {"schedule.learning_rate=0"}, "schedule.learning_rate: 0"},
+        BadCase{"warmup", {"schedule.warmup_epochs=50"}, "longer than the run"},
+        BadCase{"decay_kind", {"schedule.decay=linear"}, "constant, step, cosine"},
+        BadCase{"no_steps", {"schedule.decay=step", "schedule.final_fraction="}, "schedule.decay_epochs: missing"},
+        BadCase{"no_factor", {"schedule.decay=step", "schedule.decay_epochs=1,2"}, "schedule.decay_factor: missing"},
+        BadCase{"falling_steps", {"schedule.decay=step", "schedule.decay_epochs=2,1"}, "rising epochs"},
+        BadCase{"unused_steps", {"schedule.decay_epochs=2"}, "only schedule.decay: \"step\" uses it"},
+        BadCase{"fraction", {"schedule.final_fraction=2"}, "schedule.final_fraction: 2"},
+        BadCase{"unused_fraction", {"schedule.decay=constant"}, "only schedule.decay: \"cosine\""},
+        BadCase{"push_codec", {"compression.push=gzip"}, "none, fp16, bf16, one_bit, one_bit_mean"},
+        BadCase{"reply_codec", {"compression.reply=one_bit"}, "choose one of: none, fp16, bf16"},
+        BadCase{"block", {"compression.block_elements=5000"}, "from 1 to 4096"},
+        BadCase{"shards", {"servers.shards=0"}, "servers.shards: 0"},
+        BadCase{"segment", {"servers.segment_elements=100"}, "must hold a block"},
+        BadCase{"long_segment", {"servers.segment_elements=100000000"}, "servers.segment_elements"},
+        BadCase{"budget", {"servers.inflight_bytes=1000"}, "one segment alone takes"},
+        BadCase{"lease", {"timeouts.lease_seconds=-1"}, "timeouts.lease_seconds: -1"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,93 @@
+#include "common/net/metrics.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "common/net/version.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/text_serializer.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Text(prometheus::Registry& registry) {
+  return prometheus::TextSerializer().Serialize(registry.Collect());
+}
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in peer = {};
+  peer.sin_family = AF_INET;
+  peer.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &peer.sin_addr);
+  std::string reply;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0) {
+    const std::string request = "GET " + path + " HTTP/1.0\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) reply.append(buffer, n);
+  }
+  close(fd);
+  return reply;
+}
+
+TEST(ServerMetrics, HasEverySeriesFromTheStart) {
+  ServerMetrics metrics("job", "dana_slim", 1);
+  const std::string text = Text(*metrics.registry);
+  for (const char* name :
+       {"foreshard_push_staleness_updates_bucket", "foreshard_push_gap_sum",
+        "foreshard_push_surprise_sum", "foreshard_pushes_total", "foreshard_push_bytes_total",
+        "foreshard_push_uncompressed_bytes_total", "foreshard_pull_bytes_total",
+        "foreshard_apply_duration_seconds_count", "foreshard_request_duration_seconds_count",
+        "foreshard_parameter_version", "foreshard_learning_rate", "foreshard_epoch",
+        "foreshard_workers", "foreshard_round_duration_seconds_count", "foreshard_build_info"}) {
+    EXPECT_THAT(text, HasSubstr(name));
+  }
+  for (const char* result : {"applied", "duplicate", "stale", "rejected", "skipped"}) {
+    EXPECT_THAT(text, HasSubstr("result=\"" + std::string(result) + "\""));
+  }
+  EXPECT_THAT(text, HasSubstr("shard=\"1\""));
+}
+
+TEST(WorkerMetrics, HasEverySeriesFromTheStart) {
+  WorkerMetrics metrics("job", "dana_slim", "cpu");
+  const std::string text = Text(*metrics.registry);
+  for (const char* name :
+       {"phase=\"pull\"", "phase=\"compute\"", "phase=\"encode\"", "phase=\"push\"",
+        "phase=\"wait\"", "foreshard_examples_total", "foreshard_steps_total", "foreshard_loss",
+        "foreshard_gradient_norm", "foreshard_error_feedback_ratio", "foreshard_worker_info",
+        "foreshard_eval_accuracy", "foreshard_eval_loss"}) {
+    EXPECT_THAT(text, HasSubstr(name));
+  }
+}
+
+TEST(MetricsEndpoint, ServesTheRegistryAndNamesATakenPort) {
+  ServerMetrics metrics("job", "asgd", 0);
+  metrics.pushes_applied->Increment(3);
+  auto endpoint = MetricsEndpoint::Start("127.0.0.1:0", metrics.registry);
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  EXPECT_THAT(HttpGet((*endpoint)->address(), "/metrics"),
+              HasSubstr("result=\"applied\"} 3"));
+  const auto taken = MetricsEndpoint::Start((*endpoint)->address(), metrics.registry);
+  EXPECT_EQ(taken.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(taken.status().message()), HasSubstr((*endpoint)->address()));
+}
+
+TEST(Version, IsTheProjects) {
+  std::ifstream file(FORESHARD_SOURCE_DIR "/CMakeLists.txt");
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("project(foreshard VERSION " + std::string(kVersion) + " "));
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,161 @@
+// Oracles 1, 2 and 5 of the update rules, on the very objects that the daemons run.
+#include <cmath>
+
+#include "tests/server/segment_harness.h"
+
+namespace foreshard {
+namespace {
+
+constexpr uint64_t kElements = 300;
+
+// Which worker pushes next: equal workers in random order, or unequal ones.
+uint32_t NextWorker(uint32_t workers, bool unequal, uint64_t step) {
+  const double u = RandomUniform(9, unequal, step);
+  return std::min<uint32_t>(workers - 1, static_cast<uint32_t>(workers * (unequal ? u * u * u : u)));
+}
+
+// Oracle 1: DANA-Zero with one worker is Nesterov momentum, gradient taken at
+// theta - eta gamma v.
+TEST(Oracle, DanaZeroAloneIsNesterov) {
+  SegmentHarness harness(MakeSegmentOptions("dana_zero", kElements, 1), 1);
+  std::vector<double> theta(harness.segment->theta().begin(), harness.segment->theta().end());
+  std::vector<double> v(kElements);
+  const double eta = 0.05f, gamma = 0.9f;
+  for (uint64_t step = 0; step < 1000; ++step) {
+    std::vector<float> at(kElements);
+    for (size_t k = 0; k < kElements; ++k) at[k] = static_cast<float>(theta[k] - eta * gamma * v[k]);
+    const std::vector<float> reference = QuadraticGradient(at, step);
+    for (size_t k = 0; k < kElements; ++k) {
+      v[k] = gamma * v[k] + reference[k];
+      theta[k] -= eta * v[k];
+    }
+    harness.Push(0, QuadraticGradient(harness.workers[0].parameters, step), step);
+    ASSERT_TRUE(harness.status.ok()) << harness.status;
+  }
+  const std::vector<float> expected(theta.begin(), theta.end());
+  EXPECT_LT(RelativeDifference(expected, harness.segment->theta()), 1e-6);
+}
+
+
+// Runs Zero and Slim side by side under one schedule and arrival order.
+// `exact_repair`: at each change of the rate by a step, Slim gets the repair event.
+// `cheap`: the worker's correction of its push is in force.
+double ZeroAgainstSlim(uint32_t workers, const Schedule& schedule, bool unequal, bool exact_repair, bool cheap,
+                       uint64_t pushes) {
+  SegmentOptions zero_options = MakeSegmentOptions("dana_zero", kElements, workers);
+  SegmentOptions slim_options = MakeSegmentOptions("dana_slim", kElements, workers);
+  zero_options.schedule = slim_options.schedule = schedule;
+  SegmentHarness zero(zero_options, workers), slim(slim_options, workers);
+  float eta = schedule.At(0);
+  for (uint64_t step = 0; step < pushes; ++step) {
+    const uint32_t w = NextWorker(workers, unequal, step);
+    const float next_eta = schedule.At(step);
+    if (exact_repair && next_eta != eta) {
+      std::vector<float> sum(kElements);
+      for (auto& worker : slim.workers) {
+        for (size_t k = 0; k < kElements; ++k) sum[k] += worker.half->momentum()[k];
+        if (worker.last_eta != 0) worker.last_eta = next_eta;
+      }
+      slim.Send({.kind = EventKind::kLearningRateRepair, .ticket = step}, sum);
+      EXPECT_TRUE(slim.status.ok()) << slim.status;
+    }
+    if (!cheap) {
+      for (auto& worker : slim.workers) worker.last_eta = 0;
+    }
+    eta = next_eta;
+    // Each computes its gradient at what it holds; the noise is the same.
+    zero.Push(w, QuadraticGradient(zero.workers[w].parameters, step), step);
+    slim.Push(w, QuadraticGradient(slim.workers[w].parameters, step), step);
+    EXPECT_TRUE(zero.status.ok() && slim.status.ok()) << zero.status << slim.status;
+  }
+  double worst = 0;
+  for (uint32_t w = 0; w < workers; ++w) {
+    zero.Read(w);
+    slim.Read(w);
+    worst = std::max(worst, RelativeDifference(zero.workers[w].parameters, slim.workers[w].parameters));
+  }
+  return worst;
+}
+
+// A rate at which each N is stable: algorithms' noisy quadratic bounds shrink with N.
+float StableRate(uint32_t workers) { return workers == 1 ? 0.05f : workers == 8 ? 0.02f : 0.005f; }
+
+TEST(Oracle, DanaZeroIsDanaSlimAtAConstantRate) {
+  for (const uint32_t workers : {1u, 8u, 32u}) {
+    for (const bool unequal : {false, true}) {
+      const Schedule schedule{.learning_rate = StableRate(workers), .workers = workers};
+      EXPECT_LT(ZeroAgainstSlim(workers, schedule, unequal, false, true, 1000), 1e-5)
+          << workers << (unequal ? " unequal" : " equal");
+    }
+  }
+}
+
+TEST(Oracle, ExactRepairKeepsZeroAndSlimEqualThroughAStepDecay) {
+  for (const uint32_t workers : {1u, 8u, 32u}) {
+    const Schedule schedule{.learning_rate = StableRate(workers), .workers = workers, .decay = Decay::kStep,
+                            .decay_epochs = {5}, .decay_factor = 0.1, .batches_per_epoch = 100};
+    const double repaired = ZeroAgainstSlim(workers, schedule, false, true, true, 1000);
+    EXPECT_LT(repaired, 1e-5) << workers;
+    // The step itself is seen: without any repair the two part.
+    EXPECT_GT(ZeroAgainstSlim(workers, schedule, false, false, false, 520), 10 * repaired) << workers;
+  }
+}
+
+TEST(Oracle, CheapRepairCutsTheDeviationThroughAWarmUp) {
+  for (const uint32_t workers : {8u, 32u}) {
+    const Schedule schedule{.learning_rate = StableRate(workers), .warmup_epochs = 5, .workers = workers,
+                            .batches_per_epoch = 100};
+    const double with = ZeroAgainstSlim(workers, schedule, false, false, true, 500);
+    const double without = ZeroAgainstSlim(workers, schedule, false, false, false, 500);
+    EXPECT_GT(without / with, 5) << workers << ": " << without << " without, " << with << " with";
+  }
+}
+
+// Oracle 5: the sum over updates of (lag + 1) is the sum over workers of the
+// version last sent, whatever the speeds.
+TEST(Oracle, LagsAddUpToVersionsSent) {
+  for (const bool unequal : {false, true}) {
+    for (const uint32_t workers : {1u, 3u, 8u}) {
+      SegmentHarness harness(MakeSegmentOptions("asgd", 50, workers), workers);
+      uint64_t lags = 0;
+      constexpr uint64_t kPushes = 500;
+      for (uint64_t step = 0; step < kPushes; ++step) {
+        const uint32_t w = NextWorker(workers, unequal, step);
+        const Outcome outcome = harness.Push(w, QuadraticGradient(harness.workers[w].parameters, step), step);
+        ASSERT_EQ(outcome.result, Result::kApplied);
+        lags += outcome.lag + 1;
+      }
+      uint64_t sent = 0;
+      for (uint32_t w = 0; w < workers; ++w) sent += harness.segment->version_sent(w);
+      EXPECT_EQ(lags, sent);
+      EXPECT_EQ(harness.segment->version(), kPushes);
+      if (!unequal) {
+        EXPECT_NEAR(static_cast<double>(lags) / kPushes - 1, workers - 1, 0.1 * workers);
+      }
+    }
+  }
+}
+
+// The surprise is nothing for a lone worker and the same for Zero and Slim.
+TEST(Oracle, SurpriseIsZeroAloneAndEqualForZeroAndSlim) {
+  SegmentHarness alone(MakeSegmentOptions("dana_zero", kElements, 1), 1);
+  SegmentHarness zero(MakeSegmentOptions("dana_zero", kElements, 4, 0.02f), 4);
+  SegmentHarness slim(MakeSegmentOptions("dana_slim", kElements, 4, 0.02f), 4);
+  for (uint64_t step = 0; step < 200; ++step) {
+    const Outcome one = alone.Push(0, QuadraticGradient(alone.workers[0].parameters, step), step);
+    EXPECT_EQ(one.sampled_elements, kElements);
+    // Up to the rounding of the slice of S that is summed anew.
+    EXPECT_LT(std::sqrt(one.surprise_squares / kElements), 1e-7);
+    if (step > 0) {
+      EXPECT_GT(one.gap_squares, 0);  // x_i is ahead of theta by design
+    }
+    const uint32_t w = NextWorker(4, false, step);
+    const Outcome a = zero.Push(w, QuadraticGradient(zero.workers[w].parameters, step), step);
+    const Outcome b = slim.Push(w, QuadraticGradient(slim.workers[w].parameters, step), step);
+    EXPECT_NEAR(std::sqrt(a.surprise_squares), std::sqrt(b.surprise_squares),
+                1e-4 * std::sqrt(b.surprise_squares) + 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace foreshard
