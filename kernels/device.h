@@ -1,3 +1,187 @@
-// The device interface: what models need from a CPU or a GPU. A model builds a
-// network of layers once; each step the device runs it.
+// The device interface: what models need from a CPU or a GPU. A model is a list
+// of layers, made into a network once for a batch size; each step the device
+// reads the parameters from one flat fp32 vector in canonical layout and writes
+// the gradient to one flat vector in the same layout. In between, the device
+// lays activations and filters out as it likes.
+//
+//   auto device = kernels::MakeDevice("auto").value();
+//   kernels::NetworkSpec spec{.input = {28, 28, 1}, .layers = {
+//       kernels::Dense{.units = 10, .weight = 0, .bias = 7840}},
+//       .batch_size = 64, .trainable_elements = 7850, .elements = 7850};
+//   auto network = device->MakeNetwork(spec).value();
+//   auto loss = network->Train(batch, vector, gate, {.gradient = gradient});
 #pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace foreshard::kernels {
+
+// Of one example. Canonical order is height, width, channels; after Dense it is
+// {1, 1, units}.
+struct Shape {
+  uint32_t height = 0, width = 0, channels = 0;
+  uint64_t elements() const { return uint64_t{height} * width * channels; }
+  bool operator==(const Shape&) const = default;
+};
+
+// Layers name their tensors by position of the first element in the flat vector.
+inline constexpr uint64_t kNoTensor = ~uint64_t{0};
+
+// Square filters, zero padding on every side.
+struct Convolution {
+  uint32_t filters = 0, kernel = 3, stride = 1, padding = 1;
+  uint64_t weight = kNoTensor;  // [filters, kernel, kernel, input channels] (OHWI)
+  uint64_t bias = kNoTensor;    // [filters], may be absent
+};
+
+// Over examples and positions, a channel at a time (Ioffe, Szegedy,
+// arXiv 1502.03167): y = weight * (x - mean) / sqrt(variance + epsilon) + bias.
+// Training uses the batch's mean and biased variance and gives out its mean and
+// *unbiased* variance as statistics (the biased one, 0, where a channel has one
+// value only); inference uses the vector's running statistics.
+struct BatchNorm {
+  float epsilon = 1e-5f;
+  uint64_t weight = kNoTensor, bias = kNoTensor;    // [channels], trainable
+  uint64_t mean = kNoTensor, variance = kNoTensor;  // [channels], statistics
+};
+
+struct Relu {};
+
+// Square windows without padding; rows and columns that fill no window are
+// dropped.
+struct MaxPool {
+  uint32_t size = 2, stride = 2;
+};
+
+struct Dense {
+  uint32_t units = 0;
+  uint64_t weight = kNoTensor;  // [units, inputs], inputs in canonical order
+  uint64_t bias = kNoTensor;    // [units], may be absent
+};
+
+using Layer = std::variant<Convolution, BatchNorm, Relu, MaxPool, Dense>;
+
+// The last layer is Dense; its outputs are the logits of a softmax whose
+// cross-entropy with the labels is the loss.
+struct NetworkSpec {
+  Shape input;
+  std::vector<Layer> layers;
+  uint32_t batch_size = 0;          // most examples of a batch
+  uint64_t trainable_elements = 0;  // where the statistics begin in the vector
+  uint64_t elements = 0;            // of the whole vector
+};
+
+// Shape that a layer makes of its input. INVALID_ARGUMENT when it does not fit.
+absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input);
+
+// Shapes after each layer, all of the spec checked: sizes, tensors inside the
+// vector, the last layer. INVALID_ARGUMENT names the layer by its number.
+absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec);
+
+// Floating-point operations of forward and backward for one example, a
+// multiply-add counted as two: those of convolutions and dense layers only, no
+// gradient with respect to the network's input.
+uint64_t TrainingFlops(const NetworkSpec& spec);
+
+// A batch in host memory; whoever calls keeps it alive during the call.
+struct BatchView {
+  uint64_t examples = 0;
+  const float* inputs = nullptr;    // [examples, height, width, channels]
+  const int32_t* labels = nullptr;  // [examples], 0..units of the last layer - 1
+};
+
+struct LossSum {
+  double loss = 0;  // sum over the examples
+  uint64_t correct = 0;
+};
+
+// Where a step's results go: gradient [trainable_elements] and statistics
+// [elements - trainable_elements], indexed as the vector is. Written are the
+// gradient of the batch's mean loss, and the statistics, both times `weight`;
+// `accumulate` adds to what is there. What belongs to no layer is left alone.
+struct StepOutput {
+  float weight = 1;
+  bool accumulate = false;
+  float* gradient = nullptr;
+  float* statistics = nullptr;
+};
+
+// Asked with the extent of each tensor before a step first reads it.
+using Gate = absl::FunctionRef<absl::Status(uint64_t begin, uint64_t elements)>;
+
+// Thread-compatible: one call at a time, from any thread. Pointers to vectors
+// are to the device's memory; on the CPU that is any host memory, aligned for
+// float. The same inputs give the same bits on the same machine with the same
+// number of threads. INVALID_ARGUMENT: an empty batch, one larger than
+// batch_size, a label out of range.
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  // Forward in training mode and backward. Errors of the gate end the step and
+  // leave the output undefined.
+  virtual absl::StatusOr<LossSum> Train(const BatchView& batch, const float* vector, Gate gate,
+                                        const StepOutput& output) = 0;
+  // The batch's statistics alone, forward in training mode; labels are not read.
+  virtual absl::Status Statistics(const BatchView& batch, const float* vector,
+                                  float* statistics) = 0;
+  // Forward in inference mode.
+  virtual absl::StatusOr<LossSum> Evaluate(const BatchView& batch, const float* vector) = 0;
+};
+
+// Device memory, aligned to 64 bytes, zeroed when made.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() = 0;  // a device address
+  virtual uint64_t bytes() const = 0;
+  // Copies between host and [offset, offset + bytes); OUT_OF_RANGE beyond the end.
+  virtual absl::Status Write(uint64_t offset, const void* host, uint64_t bytes) = 0;
+  virtual absl::Status Read(uint64_t offset, void* host, uint64_t bytes) const = 0;
+};
+
+// Outlives what it makes. Safe to share between threads.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // One line for people: what it is, and where "auto" chose it, why.
+  virtual const std::string& description() const = 0;
+  // "cpu", or "cuda:0".
+  virtual std::string_view name() const = 0;
+
+  // RESOURCE_EXHAUSTED when there is not that much memory.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(uint64_t bytes) = 0;
+  // INVALID_ARGUMENT as CheckNetwork; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::unique_ptr<Network>> MakeNetwork(const NetworkSpec& spec) = 0;
+  // c = a b, row-major a [m, k], b [k, n], c [m, n], in device memory: the
+  // library's own multiplication, the yardstick of `foreshard bench train`.
+  virtual absl::Status MatrixMultiply(uint64_t m, uint64_t n, uint64_t k, const float* a,
+                                      const float* b, float* c) = 0;
+};
+
+struct DeviceOptions {
+  // CPU threads of one network. More than one only pays on a machine that the
+  // worker has to itself; then start the program with OMP_WAIT_POLICY=passive in
+  // its environment (OpenMP reads it before main), or its threads spin between
+  // layers. One thread never waits for others, so it needs nothing.
+  uint32_t threads = 1;
+};
+
+// spec: "auto", "cpu", "cuda" or "cuda:n". auto takes a GPU where one can be
+// used, else the CPU. INVALID_ARGUMENT: any other spec, or no threads.
+// UNAVAILABLE: the device asked for is not there or cannot be used; the text
+// says what was found (a worker then exits with kExitDeviceLost).
+absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,
+                                                   const DeviceOptions& options = {});
+
+}  // namespace foreshard::kernels

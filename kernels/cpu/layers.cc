@@ -1,0 +1,154 @@
+#include "kernels/cpu/layers.h"
+
+namespace foreshard::kernels::cpu {
+
+using dnnl::memory;
+
+memory::desc CanonicalDesc(int64_t examples, const Shape& shape) {
+  return {{examples, shape.channels, shape.height, shape.width}, memory::data_type::f32,
+          memory::format_tag::nhwc};
+}
+
+memory::desc RunDesc(int64_t elements) {
+  return {{elements}, memory::data_type::f32, memory::format_tag::x};
+}
+
+memory::desc AnyLayout(const memory::desc& desc) {
+  return {desc.dims(), memory::data_type::f32, memory::format_tag::any};
+}
+
+dnnl::primitive_attr ReluAttributes(const Plan& plan) {
+  dnnl::primitive_attr attributes = plan.Attributes();
+  dnnl::post_ops relu;
+  relu.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  attributes.set_post_ops(relu);
+  return attributes;
+}
+
+memory AddReluBackward(Plan& plan, const memory& dst, const memory& diff) {
+  const memory::desc desc = dst.get_desc();
+  const memory in = plan.Converted(diff, desc);
+  const dnnl::eltwise_forward::primitive_desc forward(
+      {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
+      plan.engine());
+  const dnnl::eltwise_backward::primitive_desc pd(
+      {dnnl::algorithm::eltwise_relu_use_dst_for_bwd, desc, desc, 0.0f, 0.0f}, plan.Attributes(),
+      plan.engine(), forward);
+  plan.Add(pd, {{DNNL_ARG_DST, dst}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_SRC, in}});
+  return in;
+}
+
+namespace {
+
+// max(0, x) where nothing before it could take it over.
+class ReluLayer : public CpuLayer {
+ public:
+  memory Forward(Plan& plan, const memory& src, bool training) override {
+    const memory::desc desc = src.get_desc();
+    const auto kind =
+        training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
+    const dnnl::eltwise_forward::primitive_desc pd(
+        {kind, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f}, plan.Attributes(), plan.engine());
+    dst_ = plan.Allocate(desc);
+    plan.Add(pd, {{DNNL_ARG_SRC, src}, {DNNL_ARG_DST, dst_}});
+    return dst_;
+  }
+
+  memory Backward(Plan& plan, const memory& diff_dst, bool input_gradient) override {
+    if (!input_gradient) return {};
+    // A result of its own, because the caller releases diff_dst.
+    const memory::desc desc = dst_.get_desc();
+    const memory in = plan.Converted(diff_dst, desc);
+    const memory diff_src = plan.Allocate(desc);
+    const dnnl::eltwise_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
+        plan.engine());
+    const dnnl::eltwise_backward::primitive_desc pd(
+        {dnnl::algorithm::eltwise_relu_use_dst_for_bwd, desc, desc, 0.0f, 0.0f}, plan.Attributes(),
+        plan.engine(), forward);
+    plan.Add(pd, {{DNNL_ARG_DST, dst_}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_SRC, diff_src}});
+    return diff_src;
+  }
+
+  bool has_tensors() const override { return false; }
+
+ private:
+  memory dst_;
+};
+
+class MaxPoolLayer : public CpuLayer {
+ public:
+  MaxPoolLayer(const MaxPool& layer, const Shape& out) : layer_(layer), out_(out) {}
+
+  memory Forward(Plan& plan, const memory& src, bool training) override {
+    const memory::desc desc = src.get_desc();
+    const auto kind =
+        training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
+    const memory::desc dst_desc = AnyLayout(CanonicalDesc(desc.dims()[0], out_));
+    forward_ = dnnl::pooling_forward::primitive_desc(
+        {kind, dnnl::algorithm::pooling_max, desc, dst_desc, Stride(), Size(), {0, 0}, {0, 0}},
+        plan.Attributes(), plan.engine());
+    src_desc_ = desc;
+    const memory dst = plan.Allocate(forward_.dst_desc());
+    std::unordered_map<int, memory> args = {{DNNL_ARG_SRC, src}, {DNNL_ARG_DST, dst}};
+    if (training) {
+      workspace_ = plan.Allocate(forward_.workspace_desc());
+      args[DNNL_ARG_WORKSPACE] = workspace_;
+    }
+    plan.Add(forward_, args);
+    return dst;
+  }
+
+  memory Backward(Plan& plan, const memory& diff_dst, bool input_gradient) override {
+    if (!input_gradient) return {};
+    const dnnl::pooling_backward::primitive_desc pd(
+        {dnnl::algorithm::pooling_max, src_desc_, forward_.dst_desc(), Stride(), Size(), {0, 0},
+         {0, 0}},
+        plan.Attributes(), plan.engine(), forward_);
+    const memory in = plan.Converted(diff_dst, pd.diff_dst_desc());
+    const memory diff_src = plan.Allocate(pd.diff_src_desc());
+    plan.Add(pd, {{DNNL_ARG_DIFF_DST, in},
+                  {DNNL_ARG_DIFF_SRC, diff_src},
+                  {DNNL_ARG_WORKSPACE, workspace_}});
+    return diff_src;
+  }
+
+  bool has_tensors() const override { return false; }
+
+ private:
+  memory::dims Stride() const { return {layer_.stride, layer_.stride}; }
+  memory::dims Size() const { return {layer_.size, layer_.size}; }
+
+  MaxPool layer_;
+  Shape out_;
+  dnnl::pooling_forward::primitive_desc forward_;
+  memory::desc src_desc_;
+  memory workspace_;
+};
+
+}  // namespace
+
+std::unique_ptr<CpuLayer> MakeRelu() { return std::make_unique<ReluLayer>(); }
+
+std::unique_ptr<CpuLayer> MakeMaxPool(const MaxPool& layer, const Shape& in, const Shape& out) {
+  static_cast<void>(in);
+  return std::make_unique<MaxPoolLayer>(layer, out);
+}
+
+bool TakesRelu(const Layer& layer) {
+  return std::holds_alternative<Convolution>(layer) || std::holds_alternative<BatchNorm>(layer) ||
+         std::holds_alternative<Dense>(layer);
+}
+
+std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, const Shape& out,
+                                       bool relu) {
+  if (const auto* conv = std::get_if<Convolution>(&layer)) {
+    return MakeConvolution(*conv, in, out, relu);
+  }
+  if (const auto* norm = std::get_if<BatchNorm>(&layer)) return MakeBatchNorm(*norm, in, relu);
+  if (const auto* dense = std::get_if<Dense>(&layer)) return MakeDense(*dense, in, relu);
+  if (const auto* pool = std::get_if<MaxPool>(&layer)) return MakeMaxPool(*pool, in, out);
+  return MakeRelu();
+}
+
+}  // namespace foreshard::kernels::cpu

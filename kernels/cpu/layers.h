@@ -1,0 +1,59 @@
+// Layers as steps of a plan. A layer object lives while one plan is built: it
+// adds its forward steps, then its backward steps, which may use what forward
+// left in the arena. Activations are 4-D, oneDNN's dimensions {n, c, h, w} in
+// whatever layout the producer chose.
+//
+//   auto layer = MakeCpuLayer(kernels::MaxPool{}, in, out, /*relu=*/false);
+//   dnnl::memory dst = layer->Forward(plan, src, /*training=*/true);
+//   dnnl::memory diff_src = layer->Backward(plan, diff_dst, /*input_gradient=*/true);
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/plan.h"
+
+namespace foreshard::kernels::cpu {
+
+class CpuLayer {
+ public:
+  virtual ~CpuLayer() = default;
+
+  // Adds the steps that make the output from `src`, and waits for the layer's
+  // tensors before the first of them that reads one.
+  virtual dnnl::memory Forward(Plan& plan, const dnnl::memory& src, bool training) = 0;
+
+  // Adds the steps that make the gradient of the layer's tensors and, where
+  // wanted, of `src`; may overwrite `diff_dst`, which the caller releases. After
+  // Forward in training mode only. The result is empty where it is not wanted.
+  virtual dnnl::memory Backward(Plan& plan, const dnnl::memory& diff_dst, bool input_gradient) = 0;
+
+  // False for layers whose Backward has nothing to do without input_gradient.
+  virtual bool has_tensors() const = 0;
+};
+
+// One file each. `relu`: max(0, .) follows and is computed in the same pass.
+std::unique_ptr<CpuLayer> MakeConvolution(const Convolution& layer, const Shape& in,
+                                          const Shape& out, bool relu);
+std::unique_ptr<CpuLayer> MakeBatchNorm(const BatchNorm& layer, const Shape& in, bool relu);
+std::unique_ptr<CpuLayer> MakeDense(const Dense& layer, const Shape& in, bool relu);
+std::unique_ptr<CpuLayer> MakeRelu();
+std::unique_ptr<CpuLayer> MakeMaxPool(const MaxPool& layer, const Shape& in, const Shape& out);
+
+// Whether a Relu after this layer is computed in the same pass.
+bool TakesRelu(const Layer& layer);
+std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, const Shape& out,
+                                       bool relu);
+
+// Descriptions of fp32 memory in canonical layout: activations of n examples,
+// and a run of floats.
+dnnl::memory::desc CanonicalDesc(int64_t examples, const Shape& shape);
+dnnl::memory::desc RunDesc(int64_t elements);
+// The same dimensions, layout left to oneDNN.
+dnnl::memory::desc AnyLayout(const dnnl::memory::desc& desc);
+// Attributes of a forward step that ends with max(0, .).
+dnnl::primitive_attr ReluAttributes(const Plan& plan);
+// Adds the step that zeroes `diff` where `dst` = max(0, .) is 0, in place where
+// the layouts agree; returns where the result is.
+dnnl::memory AddReluBackward(Plan& plan, const dnnl::memory& dst, const dnnl::memory& diff);
+
+}  // namespace foreshard::kernels::cpu

@@ -1,0 +1,176 @@
+#include "kernels/device.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "kernels/cpu/cpu_device.h"
+#ifdef FORESHARD_WITH_CUDA
+#include "kernels/cuda/probe.h"
+#endif
+
+namespace foreshard::kernels {
+namespace {
+
+// A tensor of `elements` at `offset` must lie inside [begin, end).
+absl::Status CheckTensor(const char* what, uint64_t offset, uint64_t elements, uint64_t begin,
+                         uint64_t end) {
+  if (offset == kNoTensor) return absl::InvalidArgumentError(absl::StrCat("has no ", what));
+  if (offset < begin || offset > end || elements > end - offset) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " covers elements ", offset, " to ",
+                                                   offset + elements, ", outside of ", begin,
+                                                   " to ", end));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensors(const Layer& layer, const Shape& in, const Shape& out,
+                          const NetworkSpec& spec) {
+  const uint64_t trainable = spec.trainable_elements;
+  auto weights = [&](uint64_t weight, uint64_t elements, uint64_t bias) {
+    if (auto s = CheckTensor("weight", weight, elements, 0, trainable); !s.ok()) return s;
+    if (bias == kNoTensor) return absl::OkStatus();
+    return CheckTensor("bias", bias, out.channels, 0, trainable);
+  };
+  if (const auto* conv = std::get_if<Convolution>(&layer)) {
+    return weights(conv->weight,
+                   uint64_t{conv->filters} * conv->kernel * conv->kernel * in.channels, conv->bias);
+  }
+  if (const auto* dense = std::get_if<Dense>(&layer)) {
+    return weights(dense->weight, dense->units * in.elements(), dense->bias);
+  }
+  if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
+    if (norm->bias == kNoTensor) return absl::InvalidArgumentError("has no bias");
+    if (auto s = weights(norm->weight, out.channels, norm->bias); !s.ok()) return s;
+    for (auto [what, offset] : {std::pair("mean", norm->mean), std::pair("variance", norm->variance)}) {
+      auto s = CheckTensor(what, offset, out.channels, trainable, spec.elements);
+      if (!s.ok()) return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What a GPU could not be used for, in words.
+std::string GpuProblem(int number) {
+#ifdef FORESHARD_WITH_CUDA
+  const CudaProbe probe = ProbeCuda();
+  if (probe.gpus.empty()) return probe.error;
+  if (static_cast<size_t>(number) >= probe.gpus.size()) {
+    return absl::StrCat("there is no cuda:", number, ", the driver shows ", probe.gpus.size(),
+                        " GPU", probe.gpus.size() == 1 ? "" : "s", " (counted from 0)");
+  }
+  const CudaGpu& gpu = probe.gpus[number];
+  return absl::StrCat("found ", gpu.name, " (compute capability ", gpu.major, ".", gpu.minor, ", ",
+                      gpu.memory_bytes >> 20, " MiB, driver CUDA ",
+                      CudaVersionText(probe.driver_version), ", built with CUDA ",
+                      CudaVersionText(probe.runtime_version),
+                      "), but this version computes layers on the CPU only");
+#else
+  static_cast<void>(number);
+  return "this program was built without CUDA (configure with -DFORESHARD_CUDA=ON)";
+#endif
+}
+
+}  // namespace
+
+absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input) {
+  if (input.elements() == 0) return absl::InvalidArgumentError("its input is empty");
+  if (const auto* conv = std::get_if<Convolution>(&layer)) {
+    if (conv->filters == 0 || conv->kernel == 0 || conv->stride == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a convolution needs filters, kernel and stride of at least 1, not ",
+                       conv->filters, ", ", conv->kernel, " and ", conv->stride));
+    }
+    const uint64_t height = uint64_t{input.height} + 2 * uint64_t{conv->padding};
+    const uint64_t width = uint64_t{input.width} + 2 * uint64_t{conv->padding};
+    if (height < conv->kernel || width < conv->kernel || conv->padding >= conv->kernel) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a filter of ", conv->kernel, " x ", conv->kernel, " with padding ", conv->padding,
+          " does not fit an input of ", input.height, " x ", input.width));
+    }
+    return Shape{static_cast<uint32_t>((height - conv->kernel) / conv->stride + 1),
+                 static_cast<uint32_t>((width - conv->kernel) / conv->stride + 1), conv->filters};
+  }
+  if (const auto* pool = std::get_if<MaxPool>(&layer)) {
+    if (pool->size == 0 || pool->stride == 0 || pool->size > input.height ||
+        pool->size > input.width) {
+      return absl::InvalidArgumentError(absl::StrCat("a pooling window of ", pool->size, " x ",
+                                                     pool->size, " and stride ", pool->stride,
+                                                     " does not fit an input of ", input.height,
+                                                     " x ", input.width));
+    }
+    return Shape{(input.height - pool->size) / pool->stride + 1,
+                 (input.width - pool->size) / pool->stride + 1, input.channels};
+  }
+  if (const auto* dense = std::get_if<Dense>(&layer)) {
+    if (dense->units == 0) return absl::InvalidArgumentError("a dense layer needs units");
+    return Shape{1, 1, dense->units};
+  }
+  return input;
+}
+
+absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec) {
+  if (spec.batch_size == 0) return absl::InvalidArgumentError("network: batch_size is 0");
+  if (spec.elements < spec.trainable_elements) {
+    return absl::InvalidArgumentError("network: fewer elements than trainable elements");
+  }
+  if (spec.layers.empty() || !std::holds_alternative<Dense>(spec.layers.back())) {
+    return absl::InvalidArgumentError("network: the last layer must be Dense");
+  }
+  std::vector<Shape> shapes;
+  Shape shape = spec.input;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    auto out = OutputShape(spec.layers[i], shape);
+    absl::Status status = out.status();
+    if (status.ok()) status = CheckTensors(spec.layers[i], shape, *out, spec);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("network: layer ", i, ": ", status.message()));
+    }
+    shape = *out;
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+uint64_t TrainingFlops(const NetworkSpec& spec) {
+  uint64_t total = 0;
+  Shape shape = spec.input;
+  bool first = true;  // nothing before it needs a gradient
+  for (const Layer& layer : spec.layers) {
+    auto out = OutputShape(layer, shape);
+    if (!out.ok()) return 0;
+    uint64_t forward = 0;
+    if (const auto* conv = std::get_if<Convolution>(&layer)) {
+      forward = 2 * out->elements() * conv->kernel * conv->kernel * shape.channels;
+    } else if (std::holds_alternative<Dense>(layer)) {
+      forward = 2 * out->elements() * shape.elements();
+    }
+    total += forward * (first ? 2 : 3);
+    if (forward > 0 || std::holds_alternative<BatchNorm>(layer)) first = false;
+    shape = *out;
+  }
+  return total;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,
+                                                   const DeviceOptions& options) {
+  if (options.threads == 0) {
+    return absl::InvalidArgumentError("device: threads is 0; say how many, 1 is usual");
+  }
+  if (spec == "cpu") return cpu::MakeCpuDevice(options, "");
+  if (spec == "auto") {
+    return cpu::MakeCpuDevice(options, absl::StrCat("no GPU used: ", GpuProblem(0)));
+  }
+  int number = 0;
+  const std::string asked(spec);
+  absl::string_view rest = asked;
+  if (!absl::ConsumePrefix(&rest, "cuda") ||
+      !(rest.empty() ||
+        (absl::ConsumePrefix(&rest, ":") && absl::SimpleAtoi(rest, &number) && number >= 0))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device '", asked, "' is not known: use auto, cpu, cuda or cuda:n (n counts from 0)"));
+  }
+  return absl::UnavailableError(absl::StrCat("device '", asked, "' cannot be used: ",
+                                             GpuProblem(number), "; use --device=cpu or auto"));
+}
+
+}  // namespace foreshard::kernels

@@ -1,0 +1,35 @@
+#include "server/update_rules/registry.h"
+
+namespace foreshard {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  RuleMaker make;
+};
+
+constexpr Entry kRules[] = {
+    {"asgd", MakeAsgd},
+    {"nag_asgd", MakeNagAsgd},
+    {"multi_asgd", MakeMultiAsgd},
+    {"dana_zero", MakeDanaZero},
+    {"dana_slim", MakeDanaSlim},
+    {"ssgd", MakeSsgd},
+    {kStatisticsRule, MakeStatistics},
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> MakeUpdateRule(const RuleSettings& settings, uint64_t elements,
+                                           Loops loops) {
+  for (const Entry& entry : kRules) {
+    if (entry.name == settings.rule) return entry.make(settings, elements, loops);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<UpdateRule> MakeUpdateRule(const RuleSettings& settings, uint64_t elements) {
+  return MakeUpdateRule(settings, elements, Loops::kFused);
+}
+
+}  // namespace foreshard

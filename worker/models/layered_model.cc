@@ -1,0 +1,180 @@
+#include "worker/models/layered_model.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/core/bytes.h"
+#include "common/core/random.h"
+
+namespace foreshard {
+namespace {
+
+// Every place where a layer names a tensor.
+template <typename Visit>
+void VisitTensors(kernels::Layer& layer, Visit visit) {
+  if (auto* conv = std::get_if<kernels::Convolution>(&layer)) {
+    visit(conv->weight);
+    visit(conv->bias);
+  } else if (auto* norm = std::get_if<kernels::BatchNorm>(&layer)) {
+    visit(norm->weight);
+    visit(norm->bias);
+    visit(norm->mean);
+    visit(norm->variance);
+  } else if (auto* dense = std::get_if<kernels::Dense>(&layer)) {
+    visit(dense->weight);
+    visit(dense->bias);
+  }
+}
+
+FirstValues He(uint64_t inputs) {
+  return {.deviation = std::sqrt(2.0 / static_cast<double>(std::max<uint64_t>(inputs, 1)))};
+}
+
+}  // namespace
+
+LayerList::LayerList(InputShape input)
+    : input_{input.height, input.width, input.channels}, shape_(input_) {}
+
+uint64_t LayerList::Add(const std::string& name, std::vector<int64_t> shape, TensorKind kind,
+                        bool decayed, FirstValues first) {
+  tensors_.push_back({{name, std::move(shape), kind, decayed}, first});
+  return tensors_.size() - 1;
+}
+
+void LayerList::Append(const std::string& name, const kernels::Layer& layer) {
+  auto out = kernels::OutputShape(layer, shape_);
+  if (!out.ok() && status_.ok()) {
+    status_ = absl::InvalidArgumentError(absl::StrCat("layer ", name, ": ", out.status().message()));
+  }
+  shape_ = out.ok() ? *out : kernels::Shape{};
+  layers_.push_back(layer);
+}
+
+void LayerList::Convolution(const std::string& name, uint32_t filters) {
+  kernels::Convolution layer{.filters = filters};
+  const int64_t kernel = layer.kernel, channels = shape_.channels;
+  layer.weight = Add(name + ".weight", {filters, kernel, kernel, channels}, TensorKind::kTrainable,
+                     true, He(kernel * kernel * channels));
+  Append(name, layer);
+}
+
+void LayerList::BatchNorm(const std::string& name) {
+  const int64_t channels = shape_.channels;
+  kernels::BatchNorm layer;
+  const auto trainable = TensorKind::kTrainable, statistic = TensorKind::kStatistic;
+  layer.weight = Add(name + ".weight", {channels}, trainable, false, {.constant = 1});
+  layer.bias = Add(name + ".bias", {channels}, trainable, false, {.constant = 0});
+  layer.mean = Add(name + ".running_mean", {channels}, statistic, false, {.constant = 0});
+  layer.variance = Add(name + ".running_var", {channels}, statistic, false, {.constant = 1});
+  Append(name, layer);
+}
+
+void LayerList::Relu() { Append("relu", kernels::Relu{}); }
+
+void LayerList::MaxPool() { Append("pool", kernels::MaxPool{}); }
+
+void LayerList::Dense(const std::string& name, uint32_t units, bool bias) {
+  kernels::Dense layer{.units = units};
+  const uint64_t inputs = shape_.elements();
+  layer.weight = Add(name + ".weight", {units, static_cast<int64_t>(inputs)},
+                     TensorKind::kTrainable, true, He(inputs));
+  if (bias) {
+    layer.bias = Add(name + ".bias", {units}, TensorKind::kTrainable, false, {.constant = 0});
+  }
+  Append(name, layer);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LayerList::Make(const std::string& model,
+                                                       const ModelOptions& options,
+                                                       kernels::Device& device) const {
+  const std::string prefix = absl::StrCat("model ", model, ": ");
+  if (!status_.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(prefix, status_.message()));
+  }
+  // The schema wants the trainable tensors first.
+  std::unique_ptr<LayeredModel> made(new LayeredModel());
+  std::vector<TensorSpec> specs;
+  std::vector<size_t> place(tensors_.size());
+  for (TensorKind kind : {TensorKind::kTrainable, TensorKind::kStatistic}) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (tensors_[i].spec.kind != kind) continue;
+      place[i] = specs.size();
+      specs.push_back(tensors_[i].spec);
+      made->first_values_.push_back(tensors_[i].first);
+    }
+  }
+  auto schema = Schema::Create(std::move(specs));
+  if (!schema.ok()) return schema.status();
+  made->name_ = model;
+  made->schema_ = *std::move(schema);
+  made->spec_ = {.input = input_,
+                 .layers = layers_,
+                 .batch_size = options.batch_size,
+                 .trainable_elements = made->schema_.trainable_elements(),
+                 .elements = made->schema_.elements()};
+  for (kernels::Layer& layer : made->spec_.layers) {
+    VisitTensors(layer, [&](uint64_t& tensor) {
+      if (tensor != kernels::kNoTensor) tensor = made->schema_.offset(place[tensor]);
+    });
+  }
+  auto network = device.MakeNetwork(made->spec_);
+  if (!network.ok()) {
+    return absl::Status(network.status().code(), absl::StrCat(prefix, network.status().message()));
+  }
+  made->network_ = *std::move(network);
+  return made;
+}
+
+void LayeredModel::InitialValues(uint64_t seed, float* vector) const {
+  for (size_t i = 0; i < schema_.tensors().size(); ++i) {
+    const TensorSpec& tensor = schema_.tensors()[i];
+    const FirstValues& first = first_values_[i];
+    const uint64_t stream = Checksum(
+        ByteSpan(reinterpret_cast<const uint8_t*>(tensor.name.data()), tensor.name.size()));
+    float* values = vector + schema_.offset(i);
+    for (uint64_t j = 0; j < tensor.elements(); ++j) {
+      const double draw = first.deviation > 0 ? first.deviation * RandomNormal(seed, stream, j) : 0;
+      values[j] = static_cast<float>(first.constant + draw);
+    }
+  }
+}
+
+absl::StatusOr<kernels::BatchView> LayeredModel::View(const Batch& batch) const {
+  if (batch.inputs.size() != batch.examples * spec_.input.elements() ||
+      batch.labels.size() != batch.examples) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model ", name_, ": a batch of ", batch.examples, " examples has ", batch.inputs.size(),
+        " input values and ", batch.labels.size(), " labels; it needs ",
+        batch.examples * spec_.input.elements(), " and ", batch.examples));
+  }
+  return kernels::BatchView{batch.examples, batch.inputs.data(), batch.labels.data()};
+}
+
+absl::StatusOr<StepResult> LayeredModel::ForwardBackward(const Batch& batch, const float* vector,
+                                                         ParameterGate& gate, float weight,
+                                                         bool accumulate, float* gradient,
+                                                         float* statistics) {
+  auto view = View(batch);
+  if (!view.ok()) return view.status();
+  auto wait = [&gate](uint64_t begin, uint64_t elements) { return gate.WaitFor(begin, elements); };
+  auto loss = network_->Train(*view, vector, wait, {weight, accumulate, gradient, statistics});
+  if (!loss.ok()) return loss.status();
+  return StepResult{loss->loss, loss->correct, batch.examples};
+}
+
+absl::Status LayeredModel::BatchStatistics(const Batch& batch, const float* vector,
+                                           float* statistics) {
+  auto view = View(batch);
+  if (!view.ok()) return view.status();
+  return network_->Statistics(*view, vector, statistics);
+}
+
+absl::StatusOr<StepResult> LayeredModel::Evaluate(const Batch& batch, const float* vector) {
+  auto view = View(batch);
+  if (!view.ok()) return view.status();
+  auto loss = network_->Evaluate(*view, vector);
+  if (!loss.ok()) return loss.status();
+  return StepResult{loss->loss, loss->correct, batch.examples};
+}
+
+}  // namespace foreshard

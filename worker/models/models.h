@@ -1,0 +1,21 @@
+// The models that the registry knows; MakeModel in model.h is how to get one.
+// Each checks the options that are its own.
+#pragma once
+
+#include <memory>
+
+#include "worker/models/model.h"
+
+namespace foreshard {
+
+// mlp.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeMlp(const ModelOptions& options,
+                                               kernels::Device& device);
+// cnn.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeCnn(const ModelOptions& options,
+                                               kernels::Device& device);
+// synthetic.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeSynthetic(const ModelOptions& options,
+                                                     kernels::Device& device);
+
+}  // namespace foreshard
