@@ -1,5 +1,6 @@
 #include "kernels/codecs/sign_block.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -18,12 +19,18 @@ float ScaleOf(Scale scale, double sum, uint32_t elements) {
   return static_cast<float>(scale == Scale::kRootMeanSquare ? std::sqrt(mean) : mean);
 }
 
+// +magnitude or -magnitude without a branch: signs cannot be predicted.
+float Signed(float magnitude, bool positive) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) ^
+                              (positive ? 0u : 0x80000000u));
+}
+
 void DecodeBaseline(const uint8_t* in, uint32_t elements, float* out) {
   float magnitude;
   std::memcpy(&magnitude, in, sizeof magnitude);
   const uint8_t* bits = in + 4;
   for (uint32_t i = 0; i < elements; ++i) {
-    out[i] = (bits[i / 8] >> (i % 8)) & 1 ? magnitude : -magnitude;
+    out[i] = Signed(magnitude, (bits[i / 8] >> (i % 8)) & 1);
   }
 }
 
@@ -93,8 +100,8 @@ FORESHARD_TARGET_AVX2 void EncodeAvx2(const float* values, float* error, uint32_
     uint8_t last = 0;
     for (uint32_t i = whole; i < n; ++i) {
       const float c = kError ? error[i] : values[i];
-      if (c >= 0) last |= static_cast<uint8_t>(1u << (i % 8));
-      if constexpr (kError) error[i] = c - (c >= 0 ? magnitude : -magnitude);
+      last |= static_cast<uint8_t>((c >= 0) << (i % 8));
+      if constexpr (kError) error[i] = c - Signed(magnitude, c >= 0);
     }
     bits[whole / 8] = last;
   }
@@ -114,7 +121,7 @@ FORESHARD_TARGET_AVX2 void DecodeAvx2(const uint8_t* in, uint32_t n, float* out)
     _mm256_storeu_ps(out + i, _mm256_blendv_ps(minus, plus, _mm256_castsi256_ps(spread)));
   }
   for (uint32_t i = whole; i < n; ++i) {
-    out[i] = (bits[i / 8] >> (i % 8)) & 1 ? magnitude : -magnitude;
+    out[i] = Signed(magnitude, (bits[i / 8] >> (i % 8)) & 1);
   }
 }
 
@@ -236,8 +243,8 @@ void EncodeReference(Scale scale, const float* values, float* error, uint32_t el
   for (uint32_t i = 0; i < elements; ++i) {
     const float c = error == nullptr ? values[i] : values[i] + error[i];
     const bool positive = c >= 0;
-    if (positive) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
-    if (error != nullptr) error[i] = c - (positive ? magnitude : -magnitude);
+    bits[i / 8] |= static_cast<uint8_t>(positive << (i % 8));
+    if (error != nullptr) error[i] = c - Signed(magnitude, positive);
   }
 }
 
