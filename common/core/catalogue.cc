@@ -5,9 +5,13 @@ namespace {
 
 constexpr RuleTraits kRules[] = {
     {.name = "asgd"},
-    {.name = "nag_asgd", .momentum = Setting::kRequired, .state_fixed = 1},
+    {.name = "nag_asgd", .momentum = Setting::kRequired, .lookahead = true, .state_fixed = 1},
     {.name = "multi_asgd", .momentum = Setting::kRequired, .state_per_worker = 1},
-    {.name = "dana_zero", .momentum = Setting::kRequired, .state_fixed = 1, .state_per_worker = 1},
+    {.name = "dana_zero",
+     .momentum = Setting::kRequired,
+     .lookahead = true,
+     .state_fixed = 1,
+     .state_per_worker = 1},
     {.name = "dana_slim", .momentum = Setting::kRequired, .worker_half = true},
     {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
 };

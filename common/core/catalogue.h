@@ -20,6 +20,7 @@ struct RuleTraits {
   Setting weight_decay = Setting::kOptional;
   bool worker_half = false;    // momentum and weight decay live at the worker
   bool needs_held = false;     // needs all of x_i, not only a sample
+  bool lookahead = false;      // what it sends to workers is not the master's parameters
   // The server's floats per element beyond theta: fixed + per_worker * N.
   uint32_t state_fixed = 0;
   uint32_t state_per_worker = 0;

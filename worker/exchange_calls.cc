@@ -1,0 +1,246 @@
+#include "worker/exchange_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/channel.h"
+#include "common/net/exchange_message.h"
+#include "glog/logging.h"
+#include "grpcpp/client_context.h"
+
+namespace foreshard {
+namespace {
+
+constexpr char kExchangeMethod[] = "/foreshard.v1.ParameterServer/Exchange";
+// How long a stop may wait for calls in flight before they are cancelled, and
+// how often a thread that waits for them looks whether it was asked to stop.
+constexpr absl::Duration kStopGrace = absl::Seconds(3);
+constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(250);
+constexpr absl::Duration kIdleCheckEvery = absl::Seconds(1);
+// The same message is sent again this often because its reply was damaged.
+constexpr int kDamagedReplies = 3;
+
+}  // namespace
+
+struct ExchangeCalls::Call {
+  Outgoing out;
+  std::unique_ptr<grpc::ClientContext> context;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  enum class State { kRunning, kWaiting, kDone } state = State::kRunning;
+  int damaged = 0;
+  absl::Time retry_at;  // kWaiting
+};
+
+ExchangeCalls::ExchangeCalls(const Options& options, ExchangeHandler* handler)
+    : options_(options),
+      handler_(handler),
+      in_flight_(options.channels.size()),
+      room_(options.channels.size(), true) {
+  for (size_t shard = 0; shard < options.channels.size(); ++shard) {
+    stubs_.emplace_back(options.channels[shard]);
+    patience_.emplace_back(ServerName(shard, options.addresses[shard]), options.patience);
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+ExchangeCalls::~ExchangeCalls() {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+    End(absl::CancelledError("the parameter client was closed"));
+  }
+  Start(false);
+  thread_.join();
+  queue_.Shutdown();
+  void* tag;
+  bool ok;
+  while (queue_.Next(&tag, &ok)) {
+  }
+}
+
+void ExchangeCalls::Start(bool here) {
+  absl::MutexLock lock(&mutex_);
+  if (here) {
+    while (SendOne()) {
+    }
+    return;
+  }
+  if (alarm_ != nullptr) return;
+  alarm_ = std::make_unique<grpc::Alarm>();
+  alarm_->Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
+}
+
+void ExchangeCalls::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    End(status);
+  }
+  Start(false);
+}
+
+void ExchangeCalls::Run() {
+  for (;;) {
+    absl::Time wake;
+    {
+      absl::MutexLock lock(&mutex_);
+      const absl::Time now = absl::Now();
+      CheckStop(now);
+      IssueDue(now);
+      // Nothing left of a failed client: say so once.
+      if (end_.has_value() && calls_.empty()) {
+        if (!told_) {
+          told_ = true;
+          handler_->Failed(*end_);
+        }
+        if (closing_) return;
+      }
+      // One message at a time, so that replies that are there are read between.
+      wake = SendOne() ? absl::InfinitePast() : WakeTime();
+    }
+    void* tag = nullptr;
+    bool ok = false;
+    const auto next = queue_.AsyncNext(
+        &tag, &ok,
+        wake == absl::InfinitePast()     ? gpr_time_0(GPR_CLOCK_MONOTONIC)
+        : wake == absl::InfiniteFuture() ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
+                                         : gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                                        gpr_time_from_nanos(
+                                                            absl::ToInt64Nanoseconds(std::max(
+                                                                wake - absl::Now(),
+                                                                absl::ZeroDuration())),
+                                                            GPR_TIMESPAN)));
+    if (next != grpc::CompletionQueue::GOT_EVENT) continue;
+    absl::MutexLock lock(&mutex_);
+    if (tag == nullptr) {
+      alarm_.reset();
+    } else {
+      Finished(static_cast<Call*>(tag));
+    }
+  }
+}
+
+bool ExchangeCalls::SendOne() {
+  if (end_.has_value()) return false;
+  std::optional<Outgoing> out = handler_->Next(room_);
+  if (!out.has_value()) return false;
+  auto call = std::make_unique<Call>();
+  call->out = std::move(*out);
+  const uint32_t shard = call->out.shard;
+  room_[shard] = ++in_flight_[shard] < options_.window;
+  calls_.push_back(std::move(call));
+  Issue(calls_.back().get());
+  return true;
+}
+
+void ExchangeCalls::Issue(Call* call) {
+  call->context = std::make_unique<grpc::ClientContext>();
+  SetDeadline(*call->context, call->out.bytes);
+  call->reply.Clear();
+  call->state = Call::State::kRunning;
+  call->reader = stubs_[call->out.shard].PrepareUnaryCall(call->context.get(), kExchangeMethod,
+                                                          call->out.message, &queue_);
+  call->reader->StartCall();
+  call->reader->Finish(&call->reply, &call->status, call);
+}
+
+void ExchangeCalls::Finished(Call* call) {
+  call->state = Call::State::kDone;
+  if (end_.has_value()) return Drop(call);
+  const uint32_t shard = call->out.shard;
+  if (!call->status.ok()) {
+    const absl::Status status = FromGrpc(call->status);
+    if (IsTransient(status.code())) return Retry(call, status);
+    End(handler_->Refused(call->out.token, AtServer(patience_[shard].server(), status)));
+    return Drop(call);
+  }
+  auto follow_up = handler_->Received(call->out.token, call->reply);
+  if (!follow_up.ok()) {
+    End(AtServer(patience_[shard].server(), follow_up.status()));
+    return Drop(call);
+  }
+  switch (follow_up->what) {
+    case FollowUp::What::kNone:
+      patience_[shard].Succeeded();
+      return Drop(call);
+    case FollowUp::What::kSend:
+      patience_[shard].Succeeded();
+      call->out.message = std::move(follow_up->message);
+      return Issue(call);
+    case FollowUp::What::kAgain:
+      if (++call->damaged > kDamagedReplies) {
+        End(AtServer(patience_[shard].server(), follow_up->reason));
+        return Drop(call);
+      }
+      return Retry(call, follow_up->reason);
+  }
+}
+
+void ExchangeCalls::Retry(Call* call, const absl::Status& failure) {
+  const absl::Time now = absl::Now();
+  const auto wait = patience_[call->out.shard].Failed(failure, now);
+  if (!wait.ok()) {
+    End(wait.status());
+    return Drop(call);
+  }
+  call->state = Call::State::kWaiting;
+  call->retry_at = now + *wait;
+}
+
+void ExchangeCalls::IssueDue(absl::Time now) {
+  if (end_.has_value()) return;
+  for (const auto& call : calls_) {
+    if (call->state == Call::State::kWaiting && call->retry_at <= now) Issue(call.get());
+  }
+}
+
+void ExchangeCalls::CheckStop(absl::Time now) {
+  if (end_.has_value() || calls_.empty() || options_.stop == nullptr || !options_.stop->load()) {
+    return;
+  }
+  stop_seen_ = std::min(stop_seen_, now);
+  for (const Patience& patience : patience_) {
+    if (patience.waiting() || now - stop_seen_ > kStopGrace) {
+      return End(absl::CancelledError(
+          absl::StrCat("interrupted while waiting for ", patience.server())));
+    }
+  }
+}
+
+void ExchangeCalls::End(const absl::Status& status) {
+  if (end_.has_value()) return;
+  end_ = status;
+  for (size_t i = calls_.size(); i-- > 0;) {
+    if (calls_[i]->state == Call::State::kRunning) {
+      calls_[i]->context->TryCancel();
+    } else if (calls_[i]->state == Call::State::kWaiting) {
+      Drop(calls_[i].get());
+    }
+  }
+}
+
+void ExchangeCalls::Drop(Call* call) {
+  const uint32_t shard = call->out.shard;
+  room_[shard] = --in_flight_[shard] < options_.window;
+  const auto place = std::find_if(calls_.begin(), calls_.end(),
+                                  [&](const auto& other) { return other.get() == call; });
+  std::swap(*place, calls_.back());
+  calls_.pop_back();
+}
+
+absl::Time ExchangeCalls::WakeTime() const {
+  absl::Time wake = absl::InfiniteFuture();
+  if (end_.has_value()) return wake;
+  for (const auto& call : calls_) {
+    if (call->state == Call::State::kWaiting) wake = std::min(wake, call->retry_at);
+  }
+  if (options_.stop != nullptr) {
+    wake = std::min(wake, absl::Now() + (calls_.empty() ? kIdleCheckEvery : kStopCheckEvery));
+  }
+  return wake;
+}
+
+}  // namespace foreshard

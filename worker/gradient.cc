@@ -1,0 +1,67 @@
+#include "worker/gradient.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/core/random.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace foreshard {
+namespace {
+
+// Random stream of the augmentation draws.
+constexpr uint64_t kAugmentStream = 0x666c6970;
+// Work on pieces that stay in the cache.
+constexpr uint64_t kPieceElements = 1 << 14;
+
+}  // namespace
+
+GradientComputer::GradientComputer(const GradientOptions& options, Model* model,
+                                   const Dataset* data)
+    : options_(options),
+      model_(model),
+      data_(data),
+      order_(options.seed, data->examples(), options.batch_size),
+      gradient_(model->schema().trainable_elements()),
+      statistics_(model->schema().statistic_elements()) {}
+
+absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const float* parameters,
+                                                       ParameterGate& gate) {
+  const absl::Span<const uint32_t> indices = order_.Indices(ticket);
+  const uint64_t parts = std::clamp<uint64_t>(options_.micro_batches, 1, indices.size());
+  GradientStep step;
+  step.examples = indices.size();
+  double loss_sum = 0;
+  for (uint64_t part = 0; part < parts; ++part) {
+    const uint64_t begin = indices.size() * part / parts;
+    const uint64_t end = indices.size() * (part + 1) / parts;
+    const uint64_t draw = RandomBits(options_.seed, kAugmentStream + part, ticket);
+    data_->Gather(indices.subspan(begin, end - begin), draw == 0 ? 1 : draw, &batch_);
+    const float weight = static_cast<float>(end - begin) / static_cast<float>(indices.size());
+    const auto result = model_->ForwardBackward(batch_, parameters, gate, weight, part > 0,
+                                                gradient_.data(), statistics_.data());
+    if (!result.ok()) return result.status();
+    loss_sum += result->loss_sum;
+    step.correct += result->correct;
+  }
+  step.loss = loss_sum / static_cast<double>(step.examples);
+  step.norm = ClipGlobalNorm(absl::MakeSpan(gradient_), options_.clip_norm);
+  step.finite = std::isfinite(step.norm) &&
+                kernels::AllFinite(statistics_.data(), statistics_.size());
+  return step;
+}
+
+double ClipGlobalNorm(absl::Span<float> gradient, std::optional<double> clip_norm) {
+  double squares = 0;
+  for (uint64_t at = 0; at < gradient.size(); at += kPieceElements) {
+    squares += kernels::SumOfSquares(gradient.data() + at,
+                                     std::min(kPieceElements, gradient.size() - at));
+  }
+  const double norm = std::sqrt(squares);
+  if (clip_norm.has_value() && std::isfinite(norm) && norm > *clip_norm) {
+    kernels::Scale(gradient.data(), static_cast<float>(*clip_norm / norm), gradient.size());
+  }
+  return norm;
+}
+
+}  // namespace foreshard

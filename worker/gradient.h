@@ -1,0 +1,64 @@
+// The gradient of a ticket: gathers its batch, runs it in micro-batches, clips,
+// and says whether every value is finite. Knows no network.
+//
+//   GradientComputer computer(options, model, dataset);
+//   auto step = computer.Compute(ticket, client->parameters(), *client);
+//   client->Push({.ticket = ticket, .gradient = computer.gradient(),
+//                 .statistics = computer.statistics(), .finite = step->finite});
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/data/dataset.h"
+#include "worker/models/model.h"
+
+namespace foreshard {
+
+struct GradientOptions {
+  uint64_t seed = 0;
+  uint32_t batch_size = 1;
+  uint32_t micro_batches = 1;
+  std::optional<double> clip_norm;
+};
+
+struct GradientStep {
+  double loss = 0;  // mean over the batch
+  uint64_t correct = 0;
+  uint64_t examples = 0;
+  double norm = 0;  // of the gradient, before clipping
+  bool finite = true;  // gradient and statistics
+};
+
+// Thread-compatible.
+class GradientComputer {
+ public:
+  // Model and data outlive this object.
+  GradientComputer(const GradientOptions& options, Model* model, const Dataset* data);
+
+  // Batch of the ticket at `parameters` (the whole vector). Where training.flip is
+  // on, each micro-batch of each ticket has its own draw. Errors: the gate's, the
+  // model's.
+  absl::StatusOr<GradientStep> Compute(uint64_t ticket, const float* parameters,
+                                       ParameterGate& gate);
+
+  float* gradient() { return gradient_.data(); }              // [trainable_elements]
+  const float* statistics() const { return statistics_.data(); }  // [statistic_elements]
+
+ private:
+  const GradientOptions options_;
+  Model* const model_;
+  const Dataset* const data_;
+  BatchOrder order_;
+  Batch batch_;
+  std::vector<float> gradient_;
+  std::vector<float> statistics_;
+};
+
+// Scales the gradient to `clip_norm` where its norm is above it. Returns the norm
+// before; not finite when a value is not.
+double ClipGlobalNorm(absl::Span<float> gradient, std::optional<double> clip_norm);
+
+}  // namespace foreshard

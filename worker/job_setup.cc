@@ -1,0 +1,95 @@
+#include "worker/job_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
+
+namespace foreshard {
+namespace {
+
+// Synthetic examples have the size of the default job's, so that its models run
+// on them; the synthetic model reads none.
+constexpr InputShape kSyntheticShape{28, 28, 1};
+constexpr InputShape kNoShape{1, 1, 1};
+
+std::string Resolve(const v1::DataSpec& data, const std::string& path) {
+  return (std::filesystem::path(data.directory()) / path).string();
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std::string& images,
+                                              const std::string& labels, bool training) {
+  const v1::DataSpec& data = job.data();
+  if (data.format() == "synthetic") {
+    return MakeSyntheticDataset(
+        data.examples(), job.model().name() == "synthetic" ? kNoShape : kSyntheticShape,
+        std::max(data.classes(), 1u));
+  }
+  IdxOptions options;
+  options.classes = data.classes();
+  options.mean = data.has_mean() ? data.mean() : 0;
+  options.deviation = data.has_deviation() ? data.deviation() : 1;
+  options.flip = training && data.flip();
+  return LoadIdx(Resolve(data, images), Resolve(data, labels), options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job) {
+  return Load(job, job.data().train_images(), job.data().train_labels(), true);
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job) {
+  return Load(job, job.data().test_images(), job.data().test_labels(), false);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
+                                                    kernels::Device& device) {
+  ModelOptions options;
+  options.name = job.model().name();
+  options.input = data.shape();
+  options.classes = data.classes();
+  options.widths.assign(job.model().widths().begin(), job.model().widths().end());
+  options.dense_units = job.model().dense_units();
+  options.elements = job.model().elements();
+  options.batch_size = job.training().batch_size();
+  return MakeModel(options, device);
+}
+
+GradientOptions MakeGradientOptions(const v1::JobSpec& job) {
+  GradientOptions options;
+  options.seed = job.seed();
+  options.batch_size = job.training().batch_size();
+  options.micro_batches = std::max(job.training().micro_batches(), 1u);
+  if (job.training().has_clip_norm()) options.clip_norm = job.training().clip_norm();
+  return options;
+}
+
+absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
+                                                         const Schema& schema,
+                                                         uint64_t train_examples,
+                                                         const std::vector<std::string>& servers) {
+  auto plan = ShardPlan::Create(schema, MakePlanOptions(job));
+  if (!plan.ok()) return plan.status();
+  ParameterClientOptions options;
+  options.servers = servers;
+  options.schema = schema;
+  options.plan = *std::move(plan);
+  options.schedule = MakeSchedule(job, BatchesPerEpoch(job, train_examples));
+  *options.hello.mutable_contract() = MakeContract(job, schema, options.plan);
+  options.hello.set_job_name(job.name());
+  *options.hello.mutable_model() = ToProto(schema);
+  options.hello.set_train_examples(train_examples);
+  options.rule = job.update().rule();
+  options.half = {.momentum = job.update().momentum(), .weight_decay = job.update().weight_decay()};
+  options.push_codec = job.compression().push();
+  options.reply_codec = job.compression().reply();
+  options.synchronous = IsSynchronous(job);
+  options.statistics_interval_steps = job.training().statistics_interval_steps();
+  options.connect_seconds = job.timeouts().connect_seconds();
+  return options;
+}
+
+}  // namespace foreshard

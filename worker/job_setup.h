@@ -1,0 +1,38 @@
+// From a JobSpec to the data and the model of a worker or evaluator.
+//
+//   auto data = LoadData(job).value();
+//   auto model = MakeJobModel(job, *data.train, *device).value();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "foreshard/v1/job.pb.h"
+#include "kernels/device.h"
+#include "worker/data/dataset.h"
+#include "worker/gradient.h"
+#include "worker/models/model.h"
+#include "worker/parameter_client.h"
+
+namespace foreshard {
+
+// Errors as LoadIdx; INVALID_ARGUMENT where the files do not fit each other.
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job);
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
+
+// Takes batches of up to training.batch_size. Errors as MakeModel.
+absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
+                                                    kernels::Device& device);
+
+GradientOptions MakeGradientOptions(const v1::JobSpec& job);
+
+// All but who this client is (hello.worker, incarnation, reader, worker_name) and
+// the callbacks. Errors as ShardPlan::Create.
+absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
+                                                         const Schema& schema,
+                                                         uint64_t train_examples,
+                                                         const std::vector<std::string>& servers);
+
+}  // namespace foreshard

@@ -1,0 +1,218 @@
+#include "worker/lead_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/channel.h"
+#include "common/net/exchange_message.h"
+#include "glog/logging.h"
+
+namespace foreshard {
+namespace {
+
+// Tickets in hand: enough for this long, within these bounds.
+constexpr double kAheadSeconds = 0.1;
+constexpr size_t kFewestAhead = 2;
+constexpr size_t kMostAhead = 8;
+// Completed tickets wait this long for company.
+constexpr absl::Duration kCompletedWait = absl::Milliseconds(100);
+constexpr absl::Duration kFiguresEvery = absl::Seconds(1);
+constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
+constexpr absl::Duration kLongestAskAgain = absl::Seconds(1);
+constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
+constexpr std::chrono::seconds kLeaveDeadline{3};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LeadClient>> LeadClient::Register(const LeadClientOptions& options) {
+  auto stub = v1::Lead::NewStub(MakeChannel(options.address));
+  const absl::Duration limit = absl::Seconds(options.connect_seconds);
+  Patience patience(ServerName(0, options.address), limit);
+  v1::RegisterReply reply;
+  const absl::Status status =
+      CallPatiently(
+          patience, limit, [&] { return options.stop != nullptr && options.stop->load(); },
+          [&](grpc::ClientContext& context) {
+            return stub->Register(&context, options.registration, &reply);
+          });
+  if (!status.ok()) return status;
+  return std::unique_ptr<LeadClient>(new LeadClient(options, std::move(stub), reply));
+}
+
+LeadClient::LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lead::Stub> stub,
+                       const v1::RegisterReply& registration)
+    : options_(options),
+      stub_(std::move(stub)),
+      registration_(registration),
+      patience_(ServerName(0, options.address), absl::Seconds(options.connect_seconds)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+LeadClient::~LeadClient() { Close(); }
+
+bool LeadClient::Stopped() const {
+  return closing_.load() || (options_.stop != nullptr && options_.stop->load());
+}
+
+void LeadClient::Close() {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_.store(true);
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
+  absl::MutexLock lock(&mutex_);
+  while (hand_.empty() && !finished_ && failure_.ok()) {
+    if (options_.stop != nullptr && options_.stop->load()) {
+      return absl::CancelledError("interrupted while waiting for a ticket");
+    }
+    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  }
+  if (finished_) return std::nullopt;
+  if (hand_.empty()) return failure_;
+  const uint64_t ticket = hand_.front();
+  hand_.pop_front();
+  const absl::Time now = absl::Now();
+  if (last_taken_ != absl::InfinitePast()) {
+    const double seconds = absl::ToDoubleSeconds(now - last_taken_);
+    seconds_per_ticket_ += 0.25 * (seconds - seconds_per_ticket_);
+  }
+  last_taken_ = now;
+  changed_.SignalAll();
+  return ticket;
+}
+
+void LeadClient::Completed(uint64_t ticket) {
+  absl::MutexLock lock(&mutex_);
+  if (completed_.empty()) first_completed_ = absl::Now();
+  completed_.push_back(ticket);
+  changed_.SignalAll();
+}
+
+void LeadClient::Report(const v1::WorkerFigures& figures) {
+  absl::MutexLock lock(&mutex_);
+  figures_ = figures;
+}
+
+std::string LeadClient::finish_reason() const {
+  absl::MutexLock lock(&mutex_);
+  return finish_reason_;
+}
+
+size_t LeadClient::Ahead() const {
+  if (seconds_per_ticket_ <= 0) return kFewestAhead;
+  const double wanted = std::ceil(kAheadSeconds / seconds_per_ticket_) + 1;
+  return static_cast<size_t>(
+      std::clamp(wanted, static_cast<double>(kFewestAhead), static_cast<double>(kMostAhead)));
+}
+
+// When the lead is to be asked next, as far as is known now.
+absl::Time LeadClient::FetchTime() const {
+  if (finished_ || !failure_.ok()) return absl::InfiniteFuture();
+  absl::Time time = absl::InfiniteFuture();
+  if (!completed_.empty()) {
+    // Where nothing is left to deal, this may be what ends the job.
+    time = hand_.empty() || told_to_wait_ ? absl::InfinitePast() : first_completed_ + kCompletedWait;
+  }
+  if (hand_.size() <= Ahead() / 2) time = std::min(time, ask_again_);
+  return time;
+}
+
+void LeadClient::Run() {
+  absl::MutexLock lock(&mutex_);
+  while (!closing_.load()) {
+    const absl::Time now = absl::Now();
+    if (FetchTime() <= now) {
+      Fetch();
+    } else if (figures_.has_value() && figures_due_ <= now) {
+      SendFigures();
+    } else {
+      changed_.WaitWithDeadline(
+          &mutex_, std::min({FetchTime(), std::max(figures_due_, now + kStopCheckEvery),
+                             now + kFiguresEvery}));
+    }
+  }
+}
+
+void LeadClient::Fetch() {
+  v1::FetchTicketsRequest request;
+  request.set_worker(worker());
+  request.set_incarnation(incarnation());
+  request.set_count(static_cast<uint32_t>(Ahead() > hand_.size() ? Ahead() - hand_.size() : 0));
+  request.mutable_completed()->Assign(completed_.begin(), completed_.end());
+  const size_t reported = completed_.size();
+  mutex_.Unlock();
+  v1::FetchTicketsReply reply;
+  const absl::Status status =
+      CallPatiently(patience_, absl::Seconds(options_.connect_seconds), [this] { return Stopped(); },
+                    [&](grpc::ClientContext& context) {
+                      return stub_->FetchTickets(&context, request, &reply);
+                    });
+  mutex_.Lock();
+  if (status.ok()) {
+    completed_.erase(completed_.begin(), completed_.begin() + static_cast<int64_t>(reported));
+    first_completed_ = absl::Now();
+    hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
+    told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
+    ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)
+                     ? absl::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),
+                                                kShortestAskAgain, kLongestAskAgain)
+                     : absl::InfinitePast();
+    if (reply.state() == v1::FetchTicketsReply::FINISHED) {
+      finished_ = true;
+      hand_.clear();
+      finish_reason_ = reply.reason();
+    }
+  } else {
+    failure_ = status;
+  }
+  changed_.SignalAll();
+}
+
+void LeadClient::SendFigures() {
+  v1::ReportRequest request;
+  request.set_worker(worker());
+  request.set_incarnation(incarnation());
+  *request.mutable_figures() = *figures_;
+  figures_.reset();
+  figures_due_ = absl::Now() + kFiguresEvery;
+  mutex_.Unlock();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kFiguresEvery));
+  v1::ReportReply reply;
+  // A lost report is made good by the next one.
+  const grpc::Status status = stub_->Report(&context, request, &reply);
+  if (!status.ok()) VLOG(1) << "report not taken: " << status.error_message();
+  mutex_.Lock();
+}
+
+void LeadClient::Leave(const std::string& reason) {
+  Close();
+  v1::LeaveRequest request;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (failure_.code() == absl::StatusCode::kAborted) return;  // the slot is another's
+    request.mutable_completed()->Assign(completed_.begin(), completed_.end());
+    if (figures_.has_value()) *request.mutable_figures() = *figures_;
+  }
+  request.set_worker(worker());
+  request.set_incarnation(incarnation());
+  request.set_reason(reason);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kLeaveDeadline);
+  v1::LeaveReply reply;
+  const grpc::Status status = stub_->Leave(&context, request, &reply);
+  if (!status.ok()) {
+    LOG(WARNING) << "could not take leave of " << patience_.server() << ": "
+                 << status.error_message();
+  }
+}
+
+}  // namespace foreshard

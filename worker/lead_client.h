@@ -1,0 +1,100 @@
+// A worker's dealings with the lead, the server of shard 0: a slot, tickets
+// fetched ahead, figures, and a polite end.
+//
+//   auto lead = LeadClient::Register(options).value();
+//   while (auto ticket = lead->NextTicket().value()) {
+//     ...;                       // train on the batch of *ticket
+//     lead->Completed(*ticket);  // once every segment has acknowledged it
+//   }
+//   lead->Leave("finished");
+//
+// One own thread talks to the lead, so the training loop never waits for it while
+// there are tickets in hand. A fast worker holds more of them than a slow one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "foreshard/v1/exchange.grpc.pb.h"
+#include "worker/patience.h"
+
+namespace foreshard {
+
+struct LeadClientOptions {
+  std::string address;  // of server 0
+  v1::RegisterRequest registration;
+  double connect_seconds = 60;
+  const std::atomic<bool>* stop = nullptr;  // ends waits with CANCELLED; null: never
+};
+
+// Thread-safe. Errors as those of ParameterClient; RESOURCE_EXHAUSTED from
+// Register when all slots stay taken.
+class LeadClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<LeadClient>> Register(const LeadClientOptions& options);
+  // Ends without a word; call Leave first.
+  ~LeadClient();
+
+  uint32_t worker() const { return registration_.worker(); }
+  uint64_t incarnation() const { return registration_.incarnation(); }
+  double lease_seconds() const { return registration_.lease_seconds(); }
+
+  // The next dealt batch; nullopt when the job is over.
+  absl::StatusOr<std::optional<uint64_t>> NextTicket();
+  // Every segment has acknowledged (or skipped) this ticket.
+  void Completed(uint64_t ticket);
+  // Kept, and sent about once a second.
+  void Report(const v1::WorkerFigures& figures);
+  // Why the job is over, once NextTicket has said so.
+  std::string finish_reason() const;
+
+  // Reports what is completed and gives the slot back; does not insist.
+  void Leave(const std::string& reason);
+
+ private:
+  LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lead::Stub> stub,
+             const v1::RegisterReply& registration);
+  void Run();
+  void Fetch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendFigures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Stopped() const;
+  void Close();
+
+  const LeadClientOptions options_;
+  const std::unique_ptr<v1::Lead::Stub> stub_;
+  const v1::RegisterReply registration_;
+  Patience patience_;  // of the thread
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::deque<uint64_t> hand_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
+  absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
+  absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string finish_reason_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_taken_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  double seconds_per_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::atomic<bool> closing_{false};
+  std::thread thread_;
+};
+
+}  // namespace foreshard

@@ -1,0 +1,332 @@
+// foreshard-worker: trains, or evaluates what others train.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/core/catalogue.h"
+#include "common/core/exit_code.h"
+#include "common/net/channel.h"
+#include "common/net/job_flags.h"
+#include "common/net/job_parts.h"
+#include "common/net/logging.h"
+#include "common/net/metrics.h"
+#include "common/net/version.h"
+#include "glog/logging.h"
+#include "kernels/device.h"
+#include "worker/evaluator.h"
+#include "worker/gradient.h"
+#include "worker/heartbeat.h"
+#include "worker/job_setup.h"
+#include "worker/lead_client.h"
+#include "worker/parameter_client.h"
+#include "worker/progress.h"
+#include "worker/training_loop.h"
+
+namespace foreshard {
+namespace {
+
+struct Flags {
+  JobFlags job;
+  std::string servers;
+  std::string role = "worker";
+  std::string name;
+  std::string device = "auto";
+  std::optional<uint32_t> slot;
+  double slowdown = 1;
+  std::string metrics_listen;
+  std::string ready_file;
+  std::string data_directory;
+};
+
+// SIGINT and SIGTERM end the run at the next step; a second one ends it at once.
+// Must be made before any other thread.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Signals() {
+    pthread_kill(thread_.native_handle(), SIGUSR2);
+    thread_.join();
+  }
+
+  const std::atomic<bool>* stop() const { return &stop_; }
+  // What the process ends with when it was asked to stop.
+  int exit_code() const { return first_.load() == SIGTERM ? kExitDone : kExitInterrupted; }
+  bool stopped() const { return stop_.load(); }
+
+ private:
+  void Run() {
+    for (;;) {
+      int signal = 0;
+      if (sigwait(&set_, &signal) != 0 || signal == SIGUSR2) return;
+      if (stop_.load()) _exit(exit_code());
+      first_.store(signal);
+      stop_.store(true);
+      LOG(INFO) << strsignal(signal) << ": finishing the step under way; once more to end at once";
+    }
+  }
+
+  sigset_t set_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> first_{0};
+  std::thread thread_;
+};
+
+// What worker and evaluator have in common.
+struct Setup {
+  v1::JobSpec job;
+  std::vector<std::string> servers;
+  std::unique_ptr<kernels::Device> device;
+  std::unique_ptr<Dataset> train;
+  std::unique_ptr<Model> model;
+  ParameterClientOptions client;
+  std::unique_ptr<WorkerMetrics> metrics;
+  std::unique_ptr<MetricsEndpoint> endpoint;
+  std::string metrics_address;
+};
+
+absl::Status Prepare(const Flags& flags, Setup* setup) {
+  JobFlags job_flags = flags.job;
+  if (!flags.data_directory.empty()) {
+    job_flags.overrides.push_back("data.directory=" + flags.data_directory);
+  }
+  auto job = job_flags.Load();
+  if (!job.ok()) return job.status();
+  setup->job = *std::move(job);
+  auto servers = ParseAddresses(flags.servers);
+  if (!servers.ok()) return servers.status();
+  setup->servers = *std::move(servers);
+  if (setup->servers.size() != setup->job.servers().shards()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--servers: ", setup->servers.size(), " addresses for a job with servers.shards: ",
+        setup->job.servers().shards(), "; give one for each shard, in their order"));
+  }
+  auto train = LoadTrainingData(setup->job);
+  if (!train.ok()) return train.status();
+  setup->train = *std::move(train);
+  auto model = MakeJobModel(setup->job, *setup->train, *setup->device);
+  if (!model.ok()) return model.status();
+  setup->model = *std::move(model);
+  const Schema& schema = setup->model->schema();
+  auto client =
+      MakeClientOptions(setup->job, schema, setup->train->examples(), setup->servers);
+  if (!client.ok()) return client.status();
+  setup->client = *std::move(client);
+  setup->metrics = std::make_unique<WorkerMetrics>(setup->job.name(), setup->job.update().rule(),
+                                                   std::string(setup->device->name()));
+  if (!flags.metrics_listen.empty()) {
+    auto endpoint = MetricsEndpoint::Start(flags.metrics_listen, setup->metrics->registry);
+    if (!endpoint.ok()) return endpoint.status();
+    setup->endpoint = *std::move(endpoint);
+    setup->metrics_address = setup->endpoint->address();
+  }
+  const ShardPlan& plan = setup->client.plan;
+  LOG(INFO) << absl::StrFormat(
+      "%s; %s data: %d training examples; model %s: %d parameters and %d running statistics in %d "
+      "segments on %d servers (largest %.1f %% above the mean)%s%s",
+      setup->device->description(), setup->job.data().format(), setup->train->examples(),
+      setup->job.model().name(), schema.trainable_elements(), schema.statistic_elements(),
+      plan.segments().size(), plan.shards(), 100 * plan.imbalance(),
+      setup->metrics_address.empty() ? "" : "; metrics at http://",
+      setup->metrics_address.empty() ? "" : absl::StrCat(setup->metrics_address, "/metrics"));
+  return absl::OkStatus();
+}
+
+absl::Status WriteReadyFile(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path);
+  file << getpid() << "\n";
+  file.close();
+  if (!file) return absl::InternalError(absl::StrCat("--ready-file: cannot write ", path));
+  return absl::OkStatus();
+}
+
+std::string DefaultName(const std::string& role) {
+  char host[256] = "host";
+  gethostname(host, sizeof host - 1);
+  return absl::StrCat(host, "-", role == "worker" ? "" : "evaluator-", getpid());
+}
+
+absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup) {
+  LeadClientOptions lead_options;
+  lead_options.address = setup.servers[0];
+  lead_options.connect_seconds = setup.client.connect_seconds;
+  lead_options.stop = signals.stop();
+  v1::RegisterRequest& registration = lead_options.registration;
+  *registration.mutable_contract() = setup.client.hello.contract();
+  registration.set_job_name(setup.job.name());
+  *registration.mutable_model() = setup.client.hello.model();
+  registration.set_train_examples(setup.train->examples());
+  registration.set_worker_name(flags.name);
+  registration.set_device(std::string(setup.device->name()));
+  if (flags.slot.has_value()) registration.set_wanted_slot(*flags.slot);
+  auto lead = LeadClient::Register(lead_options);
+  if (!lead.ok()) return lead.status();
+  SetLogRole(absl::StrCat("worker ", (*lead)->worker()));
+
+  Progress progress(setup.metrics.get(), setup.metrics_address);
+  ParameterClientOptions options = setup.client;
+  options.hello.set_worker((*lead)->worker());
+  options.hello.set_incarnation((*lead)->incarnation());
+  options.hello.set_worker_name(flags.name);
+  options.stop = signals.stop();
+  options.acknowledged = [&progress, lead = lead->get()](const PushFigures& push) {
+    lead->Completed(push.ticket);
+    progress.Acknowledged(push);
+  };
+  const auto train = [&]() -> absl::Status {
+    auto client = ParameterClient::Connect(options);
+    if (!client.ok()) return client.status();
+    Heartbeat::Options beat = {.addresses = setup.servers,
+                               .worker = (*lead)->worker(),
+                               .incarnation = (*lead)->incarnation(),
+                               .lease_seconds = (*lead)->lease_seconds()};
+    for (uint32_t shard = 0; shard < setup.servers.size(); ++shard) {
+      beat.channels.push_back((*client)->channel(shard));
+    }
+    Heartbeat heartbeat(beat);
+    // The vector itself takes the first values, so that they need no memory of
+    // their own; what the servers hold comes over them.
+    float* parameters = (*client)->parameters();
+    setup.model->InitialValues(setup.job.seed(), parameters);
+    absl::Status status = (*client)->Initialise({parameters, setup.model->schema().elements()});
+    if (!status.ok()) return status;
+    if (status = (*client)->Pull(Parameters::kAsSent); !status.ok()) return status;
+    if (status = WriteReadyFile(flags.ready_file); !status.ok()) return status;
+    LOG(INFO) << "training as worker " << (*lead)->worker() << " (" << flags.name << ")";
+    GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
+                              setup.train.get());
+    TrainingLoopOptions loop_options;
+    loop_options.slowdown = flags.slowdown;
+    loop_options.batches_per_epoch = BatchesPerEpoch(setup.job, setup.train->examples());
+    if (options.synchronous) loop_options.round_members = setup.job.training().workers();
+    loop_options.stop = signals.stop();
+    loop_options.fenced = [&heartbeat] { return heartbeat.status(); };
+    TrainingLoop loop(loop_options, &computer, client->get(), lead->get(), &progress);
+    return loop.Run();
+  };
+  const absl::Status status = train();
+  if (status.code() != absl::StatusCode::kAborted) {
+    (*lead)->Leave(status.ok() ? "finished" : std::string(status.message()));
+  }
+  if (status.ok()) {
+    const v1::WorkerFigures figures = progress.Figures({});
+    LOG(INFO) << absl::StrFormat("the job is over%s%s: %d steps, %d examples, %d steps skipped",
+                                 (*lead)->finish_reason().empty() ? "" : ": ",
+                                 (*lead)->finish_reason(), figures.steps(), figures.examples(),
+                                 figures.skipped_steps());
+  }
+  return status;
+}
+
+absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup& setup) {
+  auto test = LoadTestData(setup.job);
+  if (!test.ok()) return test.status();
+  ParameterClientOptions options = setup.client;
+  options.hello.set_reader(true);
+  options.hello.set_worker_name(flags.name);
+  options.reply_codec = "none";
+  options.stop = signals.stop();
+  auto client = ParameterClient::Connect(options);
+  if (!client.ok()) return client.status();
+  if (const absl::Status ready = (*client)->AwaitInitialised(); !ready.ok()) return ready;
+  if (const absl::Status written = WriteReadyFile(flags.ready_file); !written.ok()) return written;
+  Evaluator evaluator({.seed = setup.job.seed(),
+                       .batch_size = setup.job.training().batch_size(),
+                       .recalibration_batches = setup.job.evaluation().recalibration_batches()},
+                      setup.model.get(), setup.train.get(), test->get());
+  const RuleTraits* rule = FindRule(setup.job.update().rule());
+  EvaluatorRun run;
+  run.lead = setup.servers[0];
+  run.interval_epochs = setup.job.evaluation().interval_epochs();
+  run.examples = setup.job.evaluation().examples();
+  run.lookahead = rule != nullptr && rule->lookahead;
+  run.connect_seconds = setup.client.connect_seconds;
+  run.stop = signals.stop();
+  run.metrics = setup.metrics.get();
+  return RunEvaluator(run, &evaluator, client->get());
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(
+      "Trains a job's model with the servers of the job, or evaluates what the others train.");
+  app.set_version_flag("--version", std::string("foreshard-worker ") + kVersion);
+  flags.job.AddTo(app);
+  app.add_option("--servers", flags.servers,
+                 "Addresses of all servers, host:port, in the order of their shards, with commas")
+      ->required();
+  app.add_option("--role", flags.role, "What to do: worker trains, evaluator evaluates")
+      ->check(CLI::IsMember({"worker", "evaluator"}))
+      ->capture_default_str();
+  app.add_option("--name", flags.name, "How logs and status call this process [host-pid]");
+  app.add_option("--device", flags.device, "auto (a GPU where there is one), cpu, cuda or cuda:n")
+      ->capture_default_str();
+  app.add_option("--slot", flags.slot,
+                 "Worker slot to take; whoever holds it is fenced [any free one]");
+  app.add_option("--slowdown", flags.slowdown,
+                 "Make every step take this many times its computing time")
+      ->check(CLI::Range(1.0, 1e4))
+      ->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen,
+                 "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
+  app.add_option("--ready-file", flags.ready_file,
+                 "Write the process id here once the first parameters are there");
+  app.add_option("--data-directory", flags.data_directory,
+                 "The same as --set data.directory=...");
+  app.footer(
+      "Exit status: 0 done, 1 failed, 2 bad configuration, 3 device lost, 4 fenced by a newer "
+      "start of this worker, 130 interrupted.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitBadConfiguration;
+  }
+  InitLogging(argv[0], flags.role);
+  if (flags.name.empty()) flags.name = DefaultName(flags.role);
+  const Signals signals;
+
+  Setup setup;
+  auto device = kernels::MakeDevice(flags.device);
+  if (!device.ok()) {
+    LOG(ERROR) << device.status().message();
+    return device.status().code() == absl::StatusCode::kUnavailable ? kExitDeviceLost
+                                                                    : ExitCodeFor(device.status());
+  }
+  setup.device = *std::move(device);
+  absl::Status status = Prepare(flags, &setup);
+  if (status.ok()) {
+    status = flags.role == "worker" ? RunWorker(flags, signals, setup)
+                                    : RunEvaluatorRole(flags, signals, setup);
+  }
+  if (status.code() == absl::StatusCode::kCancelled && signals.stopped()) {
+    LOG(INFO) << status.message();
+    return signals.exit_code();
+  }
+  if (!status.ok()) LOG(ERROR) << status.message();
+  return ExitCodeFor(status);
+}
+
+}  // namespace
+}  // namespace foreshard
+
+int main(int argc, char** argv) { return foreshard::Main(argc, argv); }

@@ -1,0 +1,251 @@
+#include "worker/parameter_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/channel.h"
+#include "common/net/exchange_message.h"
+#include "foreshard/v1/admin.grpc.pb.h"
+#include "foreshard/v1/exchange.grpc.pb.h"
+#include "glog/logging.h"
+#include "kernels/codecs/codec.h"
+#include "worker/exchange_calls.h"
+#include "worker/patience.h"
+#include "worker/segment_exchange.h"
+
+namespace foreshard {
+namespace {
+
+// Below this a message is made and sent by the computing thread itself: waking
+// another would cost more.
+constexpr uint64_t kInlineBytes = 64 << 10;
+constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
+constexpr std::chrono::seconds kProbeDeadline{3};
+
+absl::Status CheckOptions(const ParameterClientOptions& options) {
+  if (options.servers.size() != options.plan.shards()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.servers.size(), " server addresses for a job with servers.shards: ",
+        options.plan.shards(), "; give one address for each shard, in their order"));
+  }
+  for (const std::string& name : {options.push_codec, options.reply_codec}) {
+    if (FindCodec(name) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("there is no codec '", name, "'"));
+    }
+  }
+  if (!FindCodec(options.reply_codec)->for_replies()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec '", options.reply_codec, "' cannot carry replies"));
+  }
+  if (options.window == 0 || options.statistics_interval_steps == 0) {
+    return absl::InvalidArgumentError(
+        "the parameter client's window and statistics interval must be at least 1");
+  }
+  return absl::OkStatus();
+}
+
+class ServersClient : public ParameterClient {
+ public:
+  explicit ServersClient(const ParameterClientOptions& options) : options_(options) {
+    for (size_t shard = 0; shard < options_.servers.size(); ++shard) {
+      channels_.push_back(MakeChannel(options_.servers[shard]));
+      patience_.emplace_back(ServerName(shard, options_.servers[shard]), Limit());
+    }
+    incarnations_.resize(channels_.size());
+    missing_.resize(channels_.size());
+    statistics_sum_.resize(options_.schema.statistic_elements());
+  }
+
+  absl::Status SayHello() {
+    for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
+      if (const absl::Status said = Hello(shard); !said.ok()) return said;
+    }
+    exchange_ = std::make_unique<SegmentExchange>(
+        options_, incarnations_, [this](uint32_t shard) { return CheckNotRestarted(shard); });
+    calls_ = std::make_unique<ExchangeCalls>(
+        ExchangeCalls::Options{.channels = channels_,
+                               .addresses = options_.servers,
+                               .window = options_.window,
+                               .patience = Limit(),
+                               .stop = options_.stop},
+        exchange_.get());
+    return absl::OkStatus();
+  }
+
+  absl::Status Initialise(absl::Span<const float> values) override {
+    SegmentExchange::Operation operation = {.kind = v1::ExchangeHeader::INITIALISE,
+                                            .values = values.data()};
+    for (const auto& missing : missing_) {
+      operation.segments.insert(operation.segments.end(), missing.begin(), missing.end());
+    }
+    return RunToEnd(std::move(operation));
+  }
+
+  absl::Status AwaitInitialised() override {
+    const absl::Time start = absl::Now();
+    bool told = false;
+    for (uint32_t shard = 0; shard < channels_.size();) {
+      if (missing_[shard].empty()) {
+        ++shard;
+        continue;
+      }
+      if (Stopped()) {
+        return absl::CancelledError("interrupted while waiting for first values");
+      }
+      const std::string what =
+          absl::StrCat(patience_[shard].server(), " has no values yet for ",
+                       missing_[shard].size(), " segments: no worker has brought them");
+      if (absl::Now() - start > Limit()) {
+        return absl::UnavailableError(
+            absl::StrCat(what, " within ", options_.connect_seconds,
+                         " s (timeouts.connect_seconds). Are workers running?"));
+      }
+      if (!told) LOG(INFO) << what << "; waiting";
+      told = true;
+      absl::SleepFor(kAskAgain);
+      if (const absl::Status said = Hello(shard); !said.ok()) return said;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Pull(Parameters which) override {
+    SegmentExchange::Operation operation = {.kind = v1::ExchangeHeader::READ,
+                                            .lookahead = which == Parameters::kAsSent};
+    operation.segments.resize(options_.plan.segments().size());
+    std::iota(operation.segments.begin(), operation.segments.end(), 0);
+    return RunToEnd(std::move(operation));
+  }
+
+  absl::Status Push(const StepGradient& step) override {
+    if (const absl::Status done = Finish(); !done.ok()) return done;
+    const bool with_statistics = step.finite && NoteStatistics(step);
+    SegmentExchange::Operation operation = {
+        .kind = step.finite ? v1::ExchangeHeader::PUSH : v1::ExchangeHeader::SKIP,
+        .ticket = step.ticket,
+        .round = step.round,
+        .gradient = step.gradient,
+        .statistics = statistics_sum_.data()};
+    for (const SegmentPlan& segment : options_.plan.segments()) {
+      if (segment.kind == TensorKind::kTrainable || with_statistics) {
+        operation.segments.push_back(segment.id);
+      }
+    }
+    Run(std::move(operation));
+    return absl::OkStatus();
+  }
+
+  absl::Status WaitFor(uint64_t begin, uint64_t elements) override {
+    return exchange_->WaitFor(begin, elements);
+  }
+  absl::Status Finish() override { return exchange_->WaitDone(); }
+  float* parameters() override { return exchange_->parameters(); }
+  double TakeWaitSeconds() override { return exchange_->TakeWaitSeconds(); }
+  double ErrorFeedbackRatio() const override { return exchange_->ErrorFeedbackRatio(); }
+  absl::Span<const float> error() const override { return exchange_->error(); }
+  Traffic traffic() const override { return exchange_->traffic(); }
+  std::shared_ptr<grpc::Channel> channel(uint32_t shard) const override {
+    return channels_[shard];
+  }
+
+ private:
+  absl::Duration Limit() const { return absl::Seconds(options_.connect_seconds); }
+
+  bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
+  absl::Status Hello(uint32_t shard) {
+    const auto stub = v1::ParameterServer::NewStub(channels_[shard]);
+    v1::HelloReply reply;
+    const absl::Status status =
+        CallPatiently(
+        patience_[shard], Limit(), [this] { return Stopped(); },
+        [&](grpc::ClientContext& context) {
+          return stub->Hello(&context, options_.hello, &reply);
+        });
+    if (!status.ok()) return status;
+    if (reply.shard() != shard) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(patience_[shard].server(), " serves shard ", reply.shard(), ", not ", shard,
+                       ": give the servers' addresses in the order of their shards"));
+    }
+    for (const uint32_t id : reply.missing_segments()) {
+      if (id >= options_.plan.segments().size() || options_.plan.segments()[id].shard != shard) {
+        return absl::InternalError(
+            absl::StrCat(patience_[shard].server(), " asks for segment ", id, ", which is not its"));
+      }
+    }
+    incarnations_[shard] = reply.server_incarnation();
+    missing_[shard].assign(reply.missing_segments().begin(), reply.missing_segments().end());
+    return absl::OkStatus();
+  }
+
+  // On the I/O thread, after a refusal.
+  absl::Status CheckNotRestarted(uint32_t shard) const {
+    const auto stub = v1::Admin::NewStub(channels_[shard]);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kProbeDeadline);
+    v1::StatusReply reply;
+    if (!stub->GetStatus(&context, {}, &reply).ok() ||
+        reply.server_incarnation() == incarnations_[shard]) {
+      return absl::OkStatus();
+    }
+    return absl::UnavailableError(absl::StrCat(
+        patience_[shard].server(), " was started again (incarnation ", incarnations_[shard],
+        " before, now ", reply.server_incarnation(),
+        ") and has lost what it knew; start the job anew"));
+  }
+
+  // Adds the step's statistics; true when their average is due, and then in place
+  // of the sum.
+  bool NoteStatistics(const StepGradient& step) {
+    if (step.statistics == nullptr || statistics_sum_.empty()) return false;
+    if (steps_summed_ == options_.statistics_interval_steps) {
+      std::fill(statistics_sum_.begin(), statistics_sum_.end(), 0.0f);
+      steps_summed_ = 0;
+    }
+    for (size_t k = 0; k < statistics_sum_.size(); ++k) statistics_sum_[k] += step.statistics[k];
+    if (++steps_summed_ < options_.statistics_interval_steps) return false;
+    const float share = 1.0f / static_cast<float>(steps_summed_);
+    for (float& value : statistics_sum_) value *= share;
+    return true;
+  }
+
+  void Run(SegmentExchange::Operation operation) {
+    if (operation.segments.empty()) return;
+    exchange_->Begin(std::move(operation));
+    calls_->Start(exchange_->PayloadBytes() <= kInlineBytes);
+  }
+
+  absl::Status RunToEnd(SegmentExchange::Operation operation) {
+    if (const absl::Status done = Finish(); !done.ok()) return done;
+    Run(std::move(operation));
+    return Finish();
+  }
+
+  const ParameterClientOptions options_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::vector<Patience> patience_;
+  std::vector<uint64_t> incarnations_;
+  std::vector<std::vector<uint32_t>> missing_;
+  std::vector<float> statistics_sum_;
+  uint32_t steps_summed_ = 0;
+  std::unique_ptr<SegmentExchange> exchange_;
+  std::unique_ptr<ExchangeCalls> calls_;  // ends first
+};
+
+}  // namespace
+
+ParameterClient::~ParameterClient() = default;
+
+absl::StatusOr<std::unique_ptr<ParameterClient>> ParameterClient::Connect(
+    const ParameterClientOptions& options) {
+  if (const absl::Status checked = CheckOptions(options); !checked.ok()) return checked;
+  auto client = std::make_unique<ServersClient>(options);
+  if (const absl::Status said = client->SayHello(); !said.ok()) return said;
+  return client;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,153 @@
+// Everything a worker does with parameters: brings first values, pulls, and
+// exchanges gradients for parameters, a segment at a time, with all servers.
+//
+//   auto client = ParameterClient::Connect(options).value();
+//   RETURN_IF_ERROR(client->Initialise(first_values));   // only what is missing
+//   RETURN_IF_ERROR(client->Pull(Parameters::kAsSent));
+//   for (each ticket) {
+//     model.ForwardBackward(batch, client->parameters(), *client, ...);  // waits as it goes
+//     RETURN_IF_ERROR(client->Push({.ticket = ticket, .gradient = gradient}));
+//   }
+//   RETURN_IF_ERROR(client->Finish());
+//
+// One own thread does worker half -> encode with error feedback -> send, and
+// reads the replies into the parameter vector; the next step's forward pass asks
+// the gate layer by layer and starts as soon as the first layers are there.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/core/schedule.h"
+#include "common/core/schema.h"
+#include "common/core/shard_plan.h"
+#include "foreshard/v1/exchange.pb.h"
+#include "grpcpp/channel.h"
+#include "kernels/worker_half.h"
+#include "worker/models/model.h"
+
+namespace foreshard {
+
+// What one acknowledged push came to.
+struct PushFigures {
+  uint64_t ticket = 0;
+  bool skipped = false;        // the gradient was not finite; nothing was applied
+  uint32_t duplicates = 0;     // segments that had it already (an answer was lost)
+  uint32_t discarded = 0;      // segments for which it was too old
+  double lag_updates = 0;      // mean over elements
+  uint64_t max_lag_updates = 0;
+  // RMS parameter distances over the segments: sqrt(sum d_s gap_s^2 / sum d_s)
+  // (algorithms of the design, "Two measures").
+  double gap = 0;
+  double surprise = 0;
+  float learning_rate = 0;     // of the first segment
+  double encode_seconds = 0;   // worker half and codec
+  double pull_seconds = 0;     // reading replies into the vector
+  double push_seconds = 0;     // from Push until the last segment's reply
+};
+
+// Bytes of whole messages since the start; uncompressed: 4 bytes an element.
+struct Traffic {
+  uint64_t push_bytes = 0, push_uncompressed_bytes = 0;  // trainable segments' pushes
+  uint64_t pull_bytes = 0, pull_uncompressed_bytes = 0;  // trainable segments' replies
+  uint64_t statistics_push_bytes = 0;
+};
+
+struct ParameterClientOptions {
+  std::vector<std::string> servers;  // "host:port", in shard order
+  Schema schema;
+  ShardPlan plan;
+  Schedule schedule;  // the rate at which the server will apply a push
+  // What every server is told first: contract, job, model; worker slot and
+  // incarnation, or `reader`.
+  v1::HelloRequest hello;
+  std::string rule;
+  WorkerHalfSettings half;
+  std::string push_codec = "none";
+  std::string reply_codec = "none";
+  bool synchronous = false;
+  uint32_t statistics_interval_steps = 10;
+  double connect_seconds = 60;  // bound on every wait for a server
+  uint32_t window = 3;          // segments in flight to one server
+  // Once true, waits for servers that do not answer end with CANCELLED. Null: never.
+  const std::atomic<bool>* stop = nullptr;
+  // Called on the client's thread when every segment has acknowledged a push. May
+  // be empty; must not call the client.
+  std::function<void(const PushFigures&)> acknowledged;
+};
+
+// The gradient of one step, final: clipped, and known to be finite or not.
+struct StepGradient {
+  uint64_t ticket = 0;
+  uint64_t round = 0;  // synchronous modes: the step
+  // [trainable_elements]. The worker half works in place and messages point into
+  // it: elements may be read and written again once the gate has let them through.
+  float* gradient = nullptr;
+  // [statistic_elements], of this step's batch; copied. Null: none.
+  const float* statistics = nullptr;
+  bool finite = true;  // false: every trainable segment is told to skip the ticket
+};
+
+enum class Parameters {
+  kMaster,  // the server's own
+  kAsSent,  // as the rule sends them to a worker that computes a gradient
+};
+
+// One thread may call everything but traffic() and channel(), which any may.
+// Errors: CANCELLED (stop), ABORTED (a newer incarnation of this worker runs),
+// INVALID_ARGUMENT and FAILED_PRECONDITION (this program and the server do not
+// belong together), UNAVAILABLE (a server did not answer within connect_seconds,
+// or came back without its state), DATA_LOSS (replies damaged again and again).
+// Each names shard and address. After an error only the destructor is of use.
+class ParameterClient : public ParameterGate {
+ public:
+  // Says hello to every server, waiting for those that are not up yet.
+  static absl::StatusOr<std::unique_ptr<ParameterClient>> Connect(
+      const ParameterClientOptions& options);
+  ~ParameterClient() override;
+
+  // Brings `values` [schema.elements()] for segments that no one has brought.
+  virtual absl::Status Initialise(absl::Span<const float> values) = 0;
+  // Readers: waits until workers have brought every segment's first values.
+  virtual absl::Status AwaitInitialised() = 0;
+  // Fetches the whole vector. kAsSent renews what the servers take this worker
+  // to hold.
+  virtual absl::Status Pull(Parameters which) = 0;
+
+  // Begins the exchange of a step and returns; first waits for the last one.
+  virtual absl::Status Push(const StepGradient& step) = 0;
+  // The gate: returns once these elements are those of the next step.
+  absl::Status WaitFor(uint64_t begin, uint64_t elements) override = 0;
+  // Returns once the last push is acknowledged by every segment.
+  virtual absl::Status Finish() = 0;
+
+  // The whole flat vector, running statistics last. Elements may be read once the
+  // gate has let them through; all of them after Pull or Finish. Between steps
+  // the caller may overwrite values for its own use until the next Pull.
+  virtual float* parameters() = 0;
+
+  // Seconds that WaitFor and Finish have blocked since the last call of this.
+  virtual double TakeWaitSeconds() = 0;
+  // ||error|| / ||m||, m the worker's momentum where the rule has one, else the
+  // gradient of the last push; 0 without compression. Only while nothing is in
+  // flight; one block in 16 is looked at.
+  virtual double ErrorFeedbackRatio() const = 0;
+  // What compression has not sent yet, [trainable_elements]; empty without. Only
+  // while nothing is in flight.
+  virtual absl::Span<const float> error() const = 0;
+
+  virtual Traffic traffic() const = 0;
+  virtual std::shared_ptr<grpc::Channel> channel(uint32_t shard) const = 0;
+
+ protected:
+  ParameterClient() = default;
+};
+
+}  // namespace foreshard

@@ -1,0 +1,95 @@
+#include "worker/patience.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/net/exchange_message.h"
+#include "glog/logging.h"
+
+namespace foreshard {
+namespace {
+
+// A short hiccup is not worth a line; then one every so often.
+constexpr absl::Duration kSilentFor = absl::Milliseconds(200);
+constexpr absl::Duration kLineEvery = absl::Seconds(5);
+constexpr absl::Duration kSmallCallDeadline = absl::Seconds(10);
+constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
+
+}  // namespace
+
+bool IsTransient(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded ||
+         code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kCancelled;
+}
+
+std::string ServerName(size_t shard, const std::string& address) {
+  return absl::StrCat("server ", shard, " at ", address);
+}
+
+absl::StatusOr<absl::Duration> Patience::Failed(const absl::Status& failure, absl::Time now) {
+  if (!failing_) {
+    failing_ = true;
+    announced_ = false;
+    first_failure_ = now;
+    next_line_ = now + std::min(kSilentFor, limit_ / 2);
+    backoff_ = kFirstBackoff;
+  }
+  const absl::Duration waited = now - first_failure_;
+  if (waited >= limit_) {
+    return absl::UnavailableError(absl::StrFormat(
+        "%s has not answered for %.0f s (timeouts.connect_seconds): %s. Is it running, and is the "
+        "address right?",
+        server_, absl::ToDoubleSeconds(limit_), failure.message()));
+  }
+  if (now >= next_line_) {
+    LOG(WARNING) << absl::StrFormat("waiting for %s: %s (%.0f s of %.0f s)", server_,
+                                    failure.ToString(), absl::ToDoubleSeconds(waited),
+                                    absl::ToDoubleSeconds(limit_));
+    announced_ = true;
+    next_line_ = now + kLineEvery;
+  }
+  const absl::Duration wait = std::min(backoff_, limit_ - waited);
+  backoff_ = std::min(backoff_ * 2, kLongestBackoff);
+  return wait;
+}
+
+void Patience::Succeeded() {
+  if (failing_ && announced_) LOG(INFO) << server_ << " answers again";
+  failing_ = false;
+}
+
+absl::Status CallPatiently(Patience& patience, absl::Duration limit,
+                           absl::FunctionRef<bool()> stopped,
+                           absl::FunctionRef<grpc::Status(grpc::ClientContext&)> attempt) {
+  for (;;) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         absl::ToChronoNanoseconds(std::min(limit, kSmallCallDeadline)));
+    const absl::Status status = FromGrpc(attempt(context));
+    if (status.ok()) {
+      patience.Succeeded();
+      return status;
+    }
+    if (!IsTransient(status.code())) return AtServer(patience.server(), status);
+    const auto wait = patience.Failed(status, absl::Now());
+    if (!wait.ok()) return wait.status();
+    for (absl::Time end = absl::Now() + *wait;;) {
+      if (stopped()) {
+        return absl::CancelledError(
+            absl::StrCat("interrupted while waiting for ", patience.server()));
+      }
+      const absl::Duration left = end - absl::Now();
+      if (left <= absl::ZeroDuration()) break;
+      absl::SleepFor(std::min(left, kStopCheckEvery));
+    }
+  }
+}
+
+absl::Status AtServer(const std::string& server, const absl::Status& failure) {
+  return absl::Status(failure.code(), absl::StrCat(server, ": ", failure.message()));
+}
+
+}  // namespace foreshard

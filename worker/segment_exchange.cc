@@ -1,0 +1,366 @@
+#include "worker/segment_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/exchange_message.h"
+#include "glog/logging.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace foreshard {
+namespace {
+
+// Every so many blocks are looked at for the error feedback ratio.
+constexpr size_t kRatioStride = 16;
+constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
+
+absl::Status Damaged(uint32_t segment, const absl::Status& what) {
+  return absl::DataLossError(
+      absl::StrCat("segment ", segment, ": the reply is damaged: ", what.message()));
+}
+
+}  // namespace
+
+SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
+                                 std::vector<uint64_t> server_incarnations,
+                                 std::function<absl::Status(uint32_t)> restarted)
+    : options_(options),
+      server_incarnations_(std::move(server_incarnations)),
+      restarted_(std::move(restarted)),
+      plain_(FindCodec(CodecId::kNone)),
+      codec_(FindCodec(options.push_codec)),
+      reply_codec_(FindCodec(options.reply_codec)),
+      parameters_(options.schema.elements()),
+      scratch_(kMaxBlockElements + 16),
+      straddle_(kMaxBlockElements * sizeof(float)),
+      queued_(options.servers.size()) {
+  if (!options.hello.reader()) {
+    half_ = MakeWorkerHalf(options.rule, options.half, options.schema.trainable_elements());
+    if (codec_ != plain_) error_.resize(options.schema.trainable_elements());
+  }
+  for (const SegmentPlan& plan : options.plan.segments()) segments_.push_back({.plan = &plan});
+  ready_.assign(segments_.size(), 1);
+}
+
+void SegmentExchange::Begin(Operation operation) {
+  aliases_.Wait();
+  absl::MutexLock lock(&mutex_);
+  operation_ = std::move(operation);
+  began_ = absl::Now();
+  figures_ = {.ticket = operation_.ticket, .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
+  lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
+  last_gradient_ = operation_.gradient;
+  absl::MutexLock ready_lock(&ready_mutex_);
+  left_ = operation_.segments.size();
+  all_ready_ = left_ == 0;
+  for (const uint32_t id : operation_.segments) {
+    queued_[segments_[id].plan->shard].push_back(id);
+    ready_[id] = 0;
+  }
+}
+
+uint64_t SegmentExchange::PayloadBytes() const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t bytes = 0;
+  for (const uint32_t id : operation_.segments) {
+    if (operation_.kind == v1::ExchangeHeader::PUSH) {
+      bytes += EncodedBytes(PushCodec(segments_[id]), segments_[id].plan->blocks);
+    } else if (operation_.kind == v1::ExchangeHeader::INITIALISE) {
+      bytes += segments_[id].plan->elements * sizeof(float);
+    }
+  }
+  return bytes;
+}
+
+std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
+  absl::MutexLock lock(&mutex_);
+  // Segments lie in the order in which a forward pass reads them.
+  std::deque<uint32_t>* best = nullptr;
+  for (size_t shard = 0; shard < queued_.size(); ++shard) {
+    if (!room[shard] || queued_[shard].empty()) continue;
+    if (best == nullptr || queued_[shard].front() < best->front()) best = &queued_[shard];
+  }
+  if (best == nullptr) return std::nullopt;
+  const uint32_t id = best->front();
+  best->pop_front();
+  SegmentState& segment = segments_[id];
+  const v1::ExchangeHeader::Kind kind = operation_.kind;
+  if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::SKIP) ++segment.sequence;
+  v1::ExchangeHeader header = Header(segment, kind);
+  std::vector<grpc::Slice> payload;
+  if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::INITIALISE) {
+    const absl::Time start = absl::Now();
+    payload.push_back(MakePayload(segment));
+    header.set_checksum(Checksum(ByteSpan(payload[0].begin(), payload[0].size())));
+    figures_.encode_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+  }
+  Outgoing out = {.shard = segment.plan->shard, .token = id, .message = MakeMessage(header, payload)};
+  const uint64_t message_bytes = out.message.Length();
+  const uint64_t plain_bytes = segment.plan->elements * sizeof(float);
+  if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::SKIP) {
+    if (IsTrainable(segment)) {
+      push_bytes_ += message_bytes;
+      push_plain_bytes_ += plain_bytes;
+    } else {
+      statistics_bytes_ += message_bytes;
+    }
+  }
+  out.bytes = message_bytes + plain_bytes + kHeaderBytes;
+  return out;
+}
+
+v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
+                                           v1::ExchangeHeader::Kind kind) const {
+  v1::ExchangeHeader header;
+  header.set_kind(kind);
+  *header.mutable_contract() = options_.hello.contract();
+  header.set_segment(segment.plan->id);
+  header.set_worker(options_.hello.worker());
+  header.set_incarnation(options_.hello.incarnation());
+  header.set_sequence(segment.sequence);
+  header.set_ticket(operation_.ticket);
+  header.set_held_version(segment.held_version);
+  header.set_codec(static_cast<uint32_t>(
+      kind == v1::ExchangeHeader::PUSH ? PushCodec(segment).id() : CodecId::kNone));
+  header.set_reply_codec(static_cast<uint32_t>((IsTrainable(segment) ? reply_codec_ : plain_)->id()));
+  header.set_round(operation_.round);
+  header.set_lookahead(operation_.lookahead);
+  return header;
+}
+
+// The gradient is final by now: what is encoded here is committed, and every
+// retry sends the same bytes with the same sequence number.
+grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
+  const SegmentPlan& plan = *segment.plan;
+  const uint64_t plain_bytes = plan.elements * sizeof(float);
+  if (operation_.kind == v1::ExchangeHeader::INITIALISE) {
+    return aliases_.Alias(operation_.values + plan.begin, plain_bytes);
+  }
+  if (!IsTrainable(segment)) {
+    const uint64_t place = plan.begin - options_.schema.trainable_elements();
+    return aliases_.Alias(operation_.statistics + place, plain_bytes);
+  }
+  float* gradient = operation_.gradient + plan.begin;
+  if (half_ != nullptr) {
+    const float eta = options_.schedule.At(std::max(operation_.ticket, segment.clock));
+    half_->Transform(plan.blocks, plan.begin, eta,
+                     segment.previous_eta == 0 ? eta : segment.previous_eta,
+                     parameters_.data() + plan.begin, gradient);
+    segment.previous_eta = eta;
+  }
+  if (codec_ == plain_) return aliases_.Alias(gradient, plain_bytes);
+  const BufferPool::Buffer buffer = pool_.Take(EncodedBytes(*codec_, plan.blocks));
+  EncodeSegment(*codec_, plan.blocks, gradient, error_.data() + plan.begin, buffer.data);
+  return pool_.Share(buffer);
+}
+
+absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::ByteBuffer& reply) {
+  absl::MutexLock lock(&mutex_);
+  SegmentState& segment = segments_[token];
+  const auto parsed = ParsedMessage<v1::ReplyHeader>::Parse(reply);
+  if (!parsed.ok()) {
+    return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, parsed.status())};
+  }
+  const v1::ReplyHeader& header = parsed->header();
+  const uint32_t shard = segment.plan->shard;
+  if (header.server_incarnation() != server_incarnations_[shard]) {
+    return absl::UnavailableError(absl::StrCat(
+        "it was started again (incarnation ", server_incarnations_[shard], " before, now ",
+        header.server_incarnation(), ") and has lost what it knew; start the job anew"));
+  }
+  if (header.segment() != token) {
+    return absl::InternalError(
+        absl::StrCat("it answered for segment ", header.segment(), ", not ", token));
+  }
+  if (header.result() == v1::ReplyHeader::PENDING) {
+    if (options_.stop != nullptr && options_.stop->load()) {
+      return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
+    }
+    if (absl::ToDoubleSeconds(absl::Now() - began_) > options_.connect_seconds) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "round ", operation_.round, " of segment ", token, " has not closed for ",
+          options_.connect_seconds,
+          " s (timeouts.connect_seconds): another worker is missing; `foreshard status` shows which"));
+    }
+    return FollowUp{.what = FollowUp::What::kSend,
+                    .message = MakeMessage(Header(segment, v1::ExchangeHeader::FETCH), {})};
+  }
+  if (header.result() != v1::ReplyHeader::INITIALISED) {
+    const absl::Time start = absl::Now();
+    const absl::Status read = Read(segment, header, parsed->payload());
+    if (!read.ok()) {
+      return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
+    }
+    figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+    if (IsTrainable(segment)) {
+      pull_bytes_ += reply.Length();
+      pull_plain_bytes_ += segment.plan->elements * sizeof(float);
+      NoteFigures(segment, header);
+    }
+  }
+  MarkReady(token);
+  return FollowUp{};
+}
+
+absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
+                                   const Payload& payload) {
+  const SegmentPlan& plan = *segment.plan;
+  const Codec* codec = header.codec() <= 255 ? FindCodec(static_cast<CodecId>(header.codec())) : nullptr;
+  if (codec == nullptr || !codec->for_replies()) {
+    return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry parameters"));
+  }
+  if (const uint64_t expected = EncodedBytes(*codec, plan.blocks); payload.bytes != expected) {
+    return absl::DataLossError(
+        absl::StrCat(payload.bytes, " bytes where ", expected, " belong (", std::string(codec->name()), ")"));
+  }
+  if (Checksum(payload) != header.checksum()) return absl::DataLossError("its checksum is wrong");
+  float* out = parameters_.data() + plan.begin;
+  if (codec == plain_) {
+    auto* to = reinterpret_cast<uint8_t*>(out);
+    for (const ByteSpan& piece : payload.pieces) {
+      if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
+      to += piece.size();
+    }
+  } else {
+    auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch_.data()) + 63) / 64 * 64);
+    PayloadReader reader(payload);
+    for (const Block& block : plan.blocks) {
+      const uint8_t* run = reader.Next(codec->BlockBytes(block.elements), straddle_.data());
+      const float* values = codec->DecodeBlock(run, block.elements, scratch);
+      std::memcpy(out + block.offset, values, block.elements * sizeof(float));
+    }
+  }
+  segment.held_version = header.version();
+  segment.clock = std::max(segment.clock, header.clock());
+  return absl::OkStatus();
+}
+
+void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header) {
+  const auto elements = static_cast<double>(segment.plan->elements);
+  elements_ += elements;
+  lag_elements_ += elements * static_cast<double>(header.lag());
+  figures_.max_lag_updates = std::max<uint64_t>(figures_.max_lag_updates, header.lag());
+  figures_.duplicates += header.result() == v1::ReplyHeader::DUPLICATE;
+  figures_.discarded += header.result() == v1::ReplyHeader::DISCARDED;
+  if (header.sampled_elements() > 0) {
+    gap_elements_ += elements;
+    gap_squares_ += elements * header.gap_squares() / header.sampled_elements();
+    surprise_squares_ += elements * header.surprise_squares() / header.sampled_elements();
+  }
+  if (segment.plan->id == 0) figures_.learning_rate = header.learning_rate();
+}
+
+void SegmentExchange::MarkReady(uint32_t id) {
+  bool last;
+  {
+    absl::MutexLock lock(&ready_mutex_);
+    last = left_ == 1;
+    if (!last) {
+      --left_;
+      ready_[id] = 1;
+    }
+  }
+  if (!last) return;
+  if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) {
+    figures_.push_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
+    figures_.lag_updates = elements_ > 0 ? lag_elements_ / elements_ : 0;
+    figures_.gap = gap_elements_ > 0 ? std::sqrt(gap_squares_ / gap_elements_) : 0;
+    figures_.surprise = gap_elements_ > 0 ? std::sqrt(surprise_squares_ / gap_elements_) : 0;
+    if (options_.acknowledged) options_.acknowledged(figures_);
+  }
+  absl::MutexLock lock(&ready_mutex_);
+  left_ = 0;
+  ready_[id] = 1;
+  all_ready_ = true;
+}
+
+absl::Status SegmentExchange::Refused(uint32_t token, const absl::Status& refusal) {
+  uint32_t shard;
+  {
+    absl::MutexLock lock(&mutex_);
+    shard = segments_[token].plan->shard;
+  }
+  // A server that was started again knows nothing of this worker and says so in
+  // words that would mislead.
+  const absl::Status restarted = restarted_(shard);
+  return restarted.ok() ? refusal : restarted;
+}
+
+void SegmentExchange::Failed(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& queue : queued_) queue.clear();
+  }
+  absl::MutexLock lock(&ready_mutex_);
+  if (failure_.ok()) failure_ = status;
+  all_ready_ = false;
+}
+
+absl::Status SegmentExchange::Await(const std::function<bool()>& ready) {
+  if (all_ready_.load(std::memory_order_acquire)) return absl::OkStatus();
+  absl::MutexLock lock(&ready_mutex_);
+  const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(ready_mutex_) {
+    return !failure_.ok() || ready();
+  };
+  if (!done()) {
+    const absl::Time start = absl::Now();
+    ready_mutex_.Await(absl::Condition(&done));
+    wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  }
+  return failure_;
+}
+
+absl::Status SegmentExchange::WaitFor(uint64_t begin, uint64_t elements) {
+  const auto& plans = options_.plan.segments();
+  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    auto plan = std::partition_point(plans.begin(), plans.end(), [&](const SegmentPlan& p) {
+      return p.begin + p.elements <= begin;
+    });
+    for (; plan != plans.end() && plan->begin < begin + elements; ++plan) {
+      if (!ready_[plan->id]) return false;
+    }
+    return true;
+  });
+}
+
+absl::Status SegmentExchange::WaitDone() {
+  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return left_ == 0; });
+}
+
+double SegmentExchange::TakeWaitSeconds() {
+  absl::MutexLock lock(&ready_mutex_);
+  return std::exchange(wait_seconds_, 0);
+}
+
+double SegmentExchange::ErrorFeedbackRatio() const {
+  absl::MutexLock lock(&mutex_);
+  const float* momentum = half_ != nullptr && !half_->momentum().empty() ? half_->momentum().data()
+                                                                        : last_gradient_;
+  if (error_.empty() || momentum == nullptr) return 0;
+  double error = 0, size = 0;
+  size_t index = 0;
+  for (const SegmentState& segment : segments_) {
+    if (!IsTrainable(segment)) continue;
+    for (const Block& block : segment.plan->blocks) {
+      if (index++ % kRatioStride != 0) continue;
+      const uint64_t at = segment.plan->begin + block.offset;
+      error += kernels::SumOfSquares(error_.data() + at, block.elements);
+      size += kernels::SumOfSquares(momentum + at, block.elements);
+    }
+  }
+  return size > 0 ? std::sqrt(error / size) : 0;
+}
+
+Traffic SegmentExchange::traffic() const {
+  return {.push_bytes = push_bytes_,
+          .push_uncompressed_bytes = push_plain_bytes_,
+          .pull_bytes = pull_bytes_,
+          .pull_uncompressed_bytes = pull_plain_bytes_,
+          .statistics_push_bytes = statistics_bytes_};
+}
+
+}  // namespace foreshard

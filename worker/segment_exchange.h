@@ -1,0 +1,136 @@
+// What the parameter client says to the servers about each segment: makes the
+// messages of an operation (read, push, skip, initialise), in the order in which
+// the next forward pass needs the replies, and reads those into the vector.
+// Owns the per-segment protocol state: sequence numbers, held versions, clocks,
+// the error of compression. Internal to worker/parameter_client.h.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/core/bytes.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/worker_half.h"
+#include "worker/buffer_pool.h"
+#include "worker/exchange_calls.h"
+#include "worker/parameter_client.h"
+
+namespace foreshard {
+
+class SegmentExchange : public ExchangeHandler {
+ public:
+  struct Operation {
+    v1::ExchangeHeader::Kind kind = v1::ExchangeHeader::READ;
+    std::vector<uint32_t> segments;
+    bool lookahead = false;         // READ
+    uint64_t ticket = 0;            // PUSH, SKIP
+    uint64_t round = 0;
+    float* gradient = nullptr;      // PUSH: trainable segments
+    const float* statistics = nullptr;  // PUSH: statistics segments, to be sent as they are
+    const float* values = nullptr;  // INITIALISE: the whole vector
+  };
+
+  // `options` outlive this. `restarted` is asked, on the I/O thread, after a
+  // refusal: whether that server is no longer the one that was said hello to.
+  SegmentExchange(const ParameterClientOptions& options,
+                  std::vector<uint64_t> server_incarnations,
+                  std::function<absl::Status(uint32_t shard)> restarted);
+
+  // Only while no operation is under way. Then give ExchangeCalls a Start.
+  void Begin(Operation operation);
+  // Payload bytes that the operation under way will send.
+  uint64_t PayloadBytes() const;
+
+  // Blocks until the elements are ready, or all of the operation is done.
+  absl::Status WaitFor(uint64_t begin, uint64_t elements);
+  absl::Status WaitDone();
+  double TakeWaitSeconds();
+
+  float* parameters() { return parameters_.data(); }
+  double ErrorFeedbackRatio() const;
+  absl::Span<const float> error() const { return error_; }
+  Traffic traffic() const;
+
+  // ExchangeHandler.
+  std::optional<Outgoing> Next(const std::vector<bool>& room) override;
+  absl::StatusOr<FollowUp> Received(uint32_t token, const grpc::ByteBuffer& reply) override;
+  absl::Status Refused(uint32_t token, const absl::Status& refusal) override;
+  void Failed(const absl::Status& status) override;
+
+ private:
+  struct SegmentState {
+    const SegmentPlan* plan = nullptr;
+    uint64_t sequence = 0;      // of the last PUSH or SKIP
+    uint64_t held_version = 0;  // of the last parameters read
+    uint64_t clock = 0;         // highest ticket the server has said
+    float previous_eta = 0;     // of the last push; 0: none yet
+  };
+
+  bool IsTrainable(const SegmentState& segment) const {
+    return segment.plan->kind == TensorKind::kTrainable;
+  }
+  const Codec& PushCodec(const SegmentState& segment) const {
+    return IsTrainable(segment) ? *codec_ : *plain_;
+  }
+  v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Read(SegmentState& segment, const v1::ReplyHeader& header, const Payload& payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MarkReady(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Await(const std::function<bool()>& ready);
+
+  const ParameterClientOptions& options_;
+  const std::vector<uint64_t> server_incarnations_;
+  const std::function<absl::Status(uint32_t)> restarted_;
+  const Codec* const plain_;
+  const Codec* const codec_;
+  const Codec* const reply_codec_;
+  std::vector<float> parameters_;
+  std::vector<float> error_;  // by position in the flat trainable vector
+  std::unique_ptr<WorkerHalf> half_;
+  std::vector<float> scratch_;
+  std::vector<uint8_t> straddle_;
+  BufferPool pool_;
+
+  // The protocol state; held while a message is made or read.
+  mutable absl::Mutex mutex_;
+  std::vector<SegmentState> segments_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
+  Operation operation_ ABSL_GUARDED_BY(mutex_);
+  absl::Time began_ ABSL_GUARDED_BY(mutex_);
+  const float* last_gradient_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  PushFigures figures_ ABSL_GUARDED_BY(mutex_);
+  double lag_elements_ ABSL_GUARDED_BY(mutex_) = 0;
+  double elements_ ABSL_GUARDED_BY(mutex_) = 0;
+  double gap_squares_ ABSL_GUARDED_BY(mutex_) = 0;
+  double gap_elements_ ABSL_GUARDED_BY(mutex_) = 0;
+  double surprise_squares_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  // What the computing thread waits for.
+  absl::Mutex ready_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  std::vector<uint8_t> ready_ ABSL_GUARDED_BY(ready_mutex_);
+  size_t left_ ABSL_GUARDED_BY(ready_mutex_) = 0;
+  absl::Status failure_ ABSL_GUARDED_BY(ready_mutex_);
+  double wait_seconds_ ABSL_GUARDED_BY(ready_mutex_) = 0;
+  std::atomic<bool> all_ready_{true};
+
+  std::atomic<uint64_t> push_bytes_{0}, push_plain_bytes_{0}, pull_bytes_{0}, pull_plain_bytes_{0},
+      statistics_bytes_{0};
+  // Last, so that it waits first: messages may point into the caller's memory.
+  AliasGuard aliases_;
+};
+
+}  // namespace foreshard

@@ -1,0 +1,91 @@
+#include "worker/training_loop.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+
+namespace foreshard {
+namespace {
+
+constexpr absl::Duration kRatioEvery = absl::Seconds(1);
+constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
+
+}  // namespace
+
+uint64_t RoundOfTicket(uint64_t ticket, uint64_t batches_per_epoch, uint32_t members) {
+  const uint64_t rounds_per_epoch = batches_per_epoch / members;
+  return ticket / batches_per_epoch * rounds_per_epoch + ticket % batches_per_epoch / members;
+}
+
+TrainingLoop::TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
+                           ParameterClient* client, LeadClient* lead, Progress* progress)
+    : options_(options), computer_(computer), client_(client), lead_(lead), progress_(progress) {}
+
+absl::Status TrainingLoop::Run() {
+  for (;;) {
+    if (Stopped()) {
+      const absl::Status finished = client_->Finish();
+      return finished.ok() ? absl::CancelledError("interrupted") : finished;
+    }
+    if (options_.fenced) {
+      if (const absl::Status fenced = options_.fenced(); !fenced.ok()) return fenced;
+    }
+    const auto ticket = lead_->NextTicket();
+    if (!ticket.ok()) {
+      // What was pushed still counts, if the servers take it.
+      const absl::Status finished = client_->Finish();
+      return finished.ok() ? ticket.status() : finished;
+    }
+    if (!ticket->has_value()) return client_->Finish();
+    if (const absl::Status stepped = Step(**ticket); !stepped.ok()) return stepped;
+  }
+}
+
+absl::Status TrainingLoop::Step(uint64_t ticket) {
+  const absl::Time start = absl::Now();
+  const auto step = computer_->Compute(ticket, client_->parameters(), *client_);
+  if (!step.ok()) return step.status();
+  if (const absl::Status finished = client_->Finish(); !finished.ok()) return finished;
+  const absl::Time end = absl::Now();
+  StepNotes notes = {.loss = step->loss,
+                     .gradient_norm = step->norm,
+                     .examples = step->examples,
+                     .finite = step->finite,
+                     .wait_seconds = client_->TakeWaitSeconds()};
+  notes.compute_seconds = std::max(absl::ToDoubleSeconds(end - start) - notes.wait_seconds, 0.0);
+  if (!step->finite) {
+    LOG_EVERY_N(WARNING, 20) << "ticket " << ticket
+                             << ": the gradient is not finite (loss " << step->loss
+                             << "); the servers skip it";
+  }
+  if (options_.slowdown > 1) {
+    SleepFor(absl::Seconds((options_.slowdown - 1) * notes.compute_seconds));
+  }
+  if (end >= ratio_due_) {
+    progress_->ErrorFeedback(client_->ErrorFeedbackRatio());
+    ratio_due_ = end + kRatioEvery;
+  }
+  const absl::Status pushed = client_->Push(
+      {.ticket = ticket,
+       .round = options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
+                                                           options_.round_members)
+                                           : 0,
+       .gradient = computer_->gradient(),
+       .statistics = computer_->statistics(),
+       .finite = step->finite});
+  if (!pushed.ok()) return pushed;
+  progress_->Step(notes, absl::Now());
+  lead_->Report(progress_->Figures(client_->traffic()));
+  return absl::OkStatus();
+}
+
+void TrainingLoop::SleepFor(absl::Duration time) const {
+  for (const absl::Time end = absl::Now() + time; !Stopped();) {
+    const absl::Duration left = end - absl::Now();
+    if (left <= absl::ZeroDuration()) return;
+    absl::SleepFor(std::min(left, kStopCheckEvery));
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,59 @@
+// A worker's life between its registration and its leave: ticket, gradient, push.
+//
+//   TrainingLoop loop(options, &computer, client.get(), lead.get(), &progress);
+//   absl::Status status = loop.Run();   // OK: the job is finished
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "worker/gradient.h"
+#include "worker/lead_client.h"
+#include "worker/parameter_client.h"
+#include "worker/progress.h"
+
+namespace foreshard {
+
+struct TrainingLoopOptions {
+  // Every step is made to take this many times its computing time, to play an
+  // unequal machine; at least 1.
+  double slowdown = 1;
+  // Synchronous modes: members of a round. An epoch's batches that fill no round
+  // are not dealt; its tickets are numbered `batches_per_epoch` all the same.
+  uint32_t round_members = 0;
+  uint64_t batches_per_epoch = 1;
+  const std::atomic<bool>* stop = nullptr;
+  // Looked at before each step; an error ends the run. May be empty.
+  std::function<absl::Status()> fenced;
+};
+
+// The step, counted over all epochs, in which synchronous modes use this ticket.
+uint64_t RoundOfTicket(uint64_t ticket, uint64_t batches_per_epoch, uint32_t members);
+
+// Thread-compatible; what it is given outlives it.
+class TrainingLoop {
+ public:
+  TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
+               ParameterClient* client, LeadClient* lead, Progress* progress);
+
+  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED,
+  // with every started push acknowledged where the servers still answer), or
+  // something fails.
+  absl::Status Run();
+
+ private:
+  bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+  absl::Status Step(uint64_t ticket);
+  void SleepFor(absl::Duration time) const;
+
+  const TrainingLoopOptions options_;
+  GradientComputer* const computer_;
+  ParameterClient* const client_;
+  LeadClient* const lead_;
+  Progress* const progress_;
+  absl::Time ratio_due_ = absl::InfinitePast();
+};
+
+}  // namespace foreshard
