@@ -217,7 +217,7 @@ TEST_F(ParameterClientTest, ErrorFeedbackLosesNothing) {
     largest = std::max(largest, std::abs(double{client->error()[k]}));
   }
   EXPECT_GT(largest, 0.1);
-  EXPECT_GT(client->ErrorFeedbackRatio(), 0.1);
+  EXPECT_GT(client->ErrorFeedbackRatio(Gradient(9).data()), 0.1);
   EXPECT_LT(client->traffic().push_bytes, client->traffic().push_uncompressed_bytes / 3);
 }
 
