@@ -176,6 +176,11 @@ absl::Status Segment::Admit(Event* event) const {
     return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker, " claims version ",
                                                    event->held_version, "; the newest is ", version_));
   }
+  const auto make_resend = [event] {
+    event->kind = EventKind::kResend;
+    event->payload = {};
+    event->codec = 0;
+  };
   const bool known = event->incarnation == slot.incarnation;
   if (options_.synchronous) {
     if (event->argument > open_round_) {
@@ -184,10 +189,10 @@ absl::Status Segment::Admit(Event* event) const {
                                                         " is still open"));
     }
     // A closed round, or one this worker has contributed to: said again.
-    if (event->argument < open_round_ || slot.has_pending || slot.absent) event->kind = EventKind::kResend;
+    if (event->argument < open_round_ || slot.has_pending || slot.absent) make_resend();
     return absl::OkStatus();
   }
-  if (known && event->sequence <= slot.sequence) event->kind = EventKind::kResend;
+  if (known && event->sequence <= slot.sequence) make_resend();
   return absl::OkStatus();
 }
 

@@ -1,0 +1,189 @@
+#include "tools/run_figures.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Two servers of one job, as they would answer in the middle of it.
+std::vector<v1::StatusReply> TwoServers() {
+  std::vector<v1::StatusReply> servers(2);
+  v1::StatusReply& lead = servers[0];
+  lead.set_lead(true);
+  lead.set_job_name("j");
+  lead.set_rule("dana_slim");
+  lead.set_epochs(3);
+  lead.set_completed_epochs(1);
+  lead.set_total_tickets(3 * 8);
+  lead.set_completed_tickets(8 + 4);
+  lead.set_redealt_tickets(2);
+  lead.set_batch_size(16);
+  lead.set_train_examples(120);  // 7 batches of 16 and one of 8
+  for (v1::StatusReply& server : servers) {
+    server.set_pushes_applied(10);
+    server.set_staleness_sum(15);
+    server.set_staleness_max(4);
+    for (uint64_t count : {2, 3, 3, 1, 1}) server.add_staleness_counts(count);
+    server.set_gap_sum(2);
+    server.set_gap_count(10);
+    server.set_push_bytes(100);
+    server.set_push_uncompressed_bytes(3200);
+    server.set_pull_bytes(1000);
+    server.set_pull_uncompressed_bytes(1000);
+    v1::WorkerStatus* worker = server.add_workers();
+    worker->set_worker(1);
+    worker->set_incarnation(77);
+    worker->set_pushes(5);
+    worker->set_staleness_mean(1);
+  }
+  servers[1].mutable_workers(0)->set_pushes(15);
+  servers[1].mutable_workers(0)->set_staleness_mean(3);
+  servers[1].set_staleness_max(9);
+  v1::WorkerStatus* worker = lead.mutable_workers(0);
+  worker->set_name("worker-1");
+  worker->set_state("training");
+  worker->mutable_figures()->set_steps(12);
+  worker->mutable_figures()->set_loss(0.5);
+  worker->mutable_figures()->set_examples(190);
+  return servers;
+}
+
+TEST(Combine, SumsOverServersAndTakesProgressFromTheLead) {
+  const RunFigures figures = Combine(TwoServers());
+  EXPECT_EQ(figures.job_name, "j");
+  EXPECT_EQ(figures.updates, 12u);
+  EXPECT_EQ(figures.redealt, 2u);
+  EXPECT_DOUBLE_EQ(figures.progress(), 0.5);
+  EXPECT_DOUBLE_EQ(figures.epoch_position(), 1.5);
+  // One whole epoch, with its short batch, and four batches.
+  EXPECT_EQ(figures.examples, 120u + 4 * 16);
+  EXPECT_EQ(figures.pushes_applied, 20u);
+  EXPECT_DOUBLE_EQ(figures.staleness_mean(), 1.5);
+  EXPECT_EQ(figures.staleness_max, 9u);
+  EXPECT_THAT(figures.staleness_counts, ElementsAre(4, 6, 6, 2, 2));
+  EXPECT_DOUBLE_EQ(figures.gap_mean(), 0.2);
+  EXPECT_EQ(figures.push_bytes, 200u);
+  EXPECT_DOUBLE_EQ(CompressionRatio(figures.push_uncompressed_bytes, figures.push_bytes), 32);
+}
+
+TEST(Combine, JoinsAWorkerOverServers) {
+  const RunFigures figures = Combine(TwoServers());
+  ASSERT_EQ(figures.workers.size(), 1u);
+  const WorkerFigure& worker = figures.workers[0];
+  EXPECT_EQ(worker.id, 1u);
+  EXPECT_EQ(worker.name, "worker-1");
+  EXPECT_EQ(worker.pushes, 20u);
+  EXPECT_DOUBLE_EQ(worker.staleness_mean, (5 * 1 + 15 * 3) / 20.0);
+  EXPECT_EQ(worker.examples, 190u);
+  EXPECT_DOUBLE_EQ(figures.training_loss().value(), 0.5);
+  EXPECT_EQ(figures.training_workers(), 1u);
+}
+
+TEST(Combine, WithoutServersOrProgressEverythingIsZero) {
+  const RunFigures figures = Combine({});
+  EXPECT_EQ(figures.progress(), 0);
+  EXPECT_EQ(figures.staleness_mean(), 0);
+  EXPECT_EQ(figures.gap_mean(), 0);
+  EXPECT_FALSE(figures.training_loss().has_value());
+}
+
+TEST(Combine, ExamplesOfACompleteJobAreEpochsTimesExamples) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  servers[0].set_completed_epochs(3);
+  servers[0].set_completed_tickets(24);
+  EXPECT_EQ(Combine(servers).examples, 360u);
+  // Synchronous: the rest of an epoch that makes no whole round is not dealt.
+  servers[0].set_total_tickets(3 * 6);
+  servers[0].set_completed_tickets(18);
+  EXPECT_EQ(Combine(servers).examples, 3u * 6 * 16);
+}
+
+TEST(StalenessQuantile, IsTheSmallestLagThatCoversTheFraction) {
+  const std::vector<uint64_t> counts = {50, 40, 9, 1};
+  EXPECT_EQ(StalenessQuantile(counts, 0.5, 3), 0u);
+  EXPECT_EQ(StalenessQuantile(counts, 0.51, 3), 1u);
+  EXPECT_EQ(StalenessQuantile(counts, 0.99, 3), 2u);
+  EXPECT_EQ(StalenessQuantile(counts, 1.0, 3), 3u);
+  // The last entry holds all beyond: the largest seen stands for them.
+  EXPECT_EQ(StalenessQuantile(counts, 1.0, 17), 17u);
+  EXPECT_EQ(StalenessQuantile({}, 0.5, 0), 0u);
+  EXPECT_EQ(StalenessQuantile(std::vector<uint64_t>{0, 0}, 0.5, 0), 0u);
+}
+
+RunFigures At(uint64_t updates, uint64_t total = 1000) {
+  RunFigures figures;
+  figures.total_tickets = total;
+  figures.epochs = 10;
+  figures.updates = updates;
+  figures.examples = 16 * updates;
+  figures.pushes_applied = updates;
+  figures.staleness_counts = {0, updates};
+  figures.staleness_sum = updates;
+  return figures;
+}
+
+TEST(History, RatesAndTimeLeft) {
+  History history;
+  EXPECT_FALSE(history.SecondsLeft().has_value());
+  EXPECT_EQ(history.ExamplesPerSecond(10), 0);
+  for (int second = 0; second <= 20; ++second) history.Add(second, At(10 * second));
+  EXPECT_DOUBLE_EQ(history.UpdatesPerSecond(10), 10);
+  EXPECT_DOUBLE_EQ(history.ExamplesPerSecond(10), 160);
+  EXPECT_DOUBLE_EQ(history.SecondsLeft().value(), 80);
+  ASSERT_EQ(history.samples().size(), 20u);
+  EXPECT_DOUBLE_EQ(history.samples()[5].examples_per_second, 160);
+  EXPECT_DOUBLE_EQ(history.samples()[5].staleness_mean, 1);
+  EXPECT_DOUBLE_EQ(history.samples()[5].staleness_p99, 1);
+  EXPECT_TRUE(std::isnan(history.samples()[5].loss));
+}
+
+TEST(History, SamplesStayBoundedAndCoverTheWholeRun) {
+  History history;
+  constexpr int kSeconds = 50'000;
+  for (int second = 0; second <= kSeconds; ++second) history.Add(second, At(second, kSeconds));
+  EXPECT_LT(history.samples().size(), History::kMaxSamples);
+  EXPECT_GT(history.samples().size(), History::kMaxSamples / 8);
+  EXPECT_LT(history.samples().front().seconds, kSeconds / 100);
+  EXPECT_GT(history.samples().back().seconds, kSeconds * 0.99);
+}
+
+TEST(History, RemembersWorkersThatAreGone) {
+  History history;
+  RunFigures figures;
+  figures.workers = {{.id = 0, .incarnation = 5, .name = "a", .examples = 100},
+                     {.id = 1, .incarnation = 6, .name = "b"}};
+  history.Add(0, figures);
+  // Slot 0 is taken by a later start.
+  figures.workers[0] = {.id = 0, .incarnation = 9, .name = "c"};
+  history.Add(1, figures);
+  const std::vector<WorkerFigure> workers = history.workers();
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_EQ(workers[0].name, "a");
+  EXPECT_EQ(workers[0].examples, 100u);
+  EXPECT_EQ(workers[1].name, "c");
+  EXPECT_EQ(workers[2].name, "b");
+}
+
+TEST(History, KeepsEachEvaluationOnceWithTheTimeItCame) {
+  History history;
+  RunFigures figures;
+  figures.evaluations = {{.parameters = "master", .epoch = 1, .accuracy = 0.5}};
+  history.Add(3, figures);
+  figures.evaluations.push_back({.parameters = "master", .epoch = 2, .accuracy = 0.6});
+  figures.evaluations.push_back(
+      {.parameters = "master", .epoch = 2, .accuracy = 0.61, .final = true});
+  history.Add(7, figures);
+  ASSERT_EQ(history.evaluations().size(), 3u);
+  EXPECT_EQ(history.evaluations()[0].at_seconds, 3);
+  EXPECT_EQ(history.evaluations()[1].at_seconds, 7);
+  EXPECT_DOUBLE_EQ(history.LastEvaluation("master")->accuracy, 0.61);
+  EXPECT_FALSE(history.LastEvaluation("lookahead").has_value());
+}
+
+}  // namespace
+}  // namespace foreshard

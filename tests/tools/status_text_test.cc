@@ -1,0 +1,77 @@
+#include "tools/status_text.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/message_json.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+v1::StatusReply Server(uint32_t shard, uint32_t shards) {
+  v1::StatusReply reply;
+  reply.set_shard(shard);
+  reply.set_shards(shards);
+  reply.set_state("training");
+  reply.set_lead(shard == 0);
+  reply.set_job_name("tiny");
+  return reply;
+}
+
+TEST(AlignColumns, PadsCellsAndTrimsLines) {
+  EXPECT_EQ(AlignColumns({{"a", "bb"}, {"cccc", "d"}, {"e"}}), "a     bb\ncccc  d\ne\n");
+}
+
+TEST(StatusText, SaysFirstWhatIsWaitedFor) {
+  v1::StatusReply lead = Server(0, 2);
+  lead.set_waiting_for("workers: none has registered");
+  lead.set_epochs(2);
+  lead.set_total_tickets(10);
+  lead.set_completed_tickets(5);
+  v1::WorkerStatus* worker = lead.add_workers();
+  worker->set_name("worker-7");
+  worker->set_state("expired");
+  worker->set_seconds_since_seen(31.5);
+  const std::string text = StatusText({"a:1", "b:2"}, {lead, Server(1, 2)});
+  EXPECT_THAT(text, StartsWith("waiting for: workers: none has registered (shard 0)\n"));
+  EXPECT_THAT(text, HasSubstr("epoch 1.0 of 2 (50.0 %)"));
+  EXPECT_THAT(text, HasSubstr("b:2"));
+  EXPECT_THAT(text, HasSubstr("worker-7"));
+  EXPECT_THAT(text, HasSubstr("31.5 s ago"));
+  EXPECT_THAT(text, Not(HasSubstr("not asked")));
+}
+
+TEST(StatusText, NamesServersThatAreSilentOrMissing) {
+  const std::string text =
+      StatusText({"a:1", "b:2"}, {Server(1, 3), absl::UnavailableError("server b:2: refused")});
+  EXPECT_THAT(text, HasSubstr("server b:2, which does not answer"));
+  EXPECT_THAT(text, HasSubstr("the lead (shard 0) is not among"));
+  EXPECT_THAT(text, HasSubstr("not asked or silent: shard 0, 2"));
+}
+
+TEST(StatusText, NothingIsWaitedForInAHealthyJob) {
+  EXPECT_THAT(StatusText({"a:1"}, {Server(0, 1)}), StartsWith("waiting for: nothing\n"));
+}
+
+TEST(MessageToJson, NumbersAreNumbersAndNamesAreTheFields) {
+  v1::StatusReply reply = Server(1, 2);
+  reply.set_push_bytes(1ull << 53);
+  reply.add_staleness_counts(3);
+  reply.set_gap_sum(std::numeric_limits<double>::infinity());
+  reply.add_workers()->mutable_figures()->set_loss(0.1f);
+  reply.add_workers();
+  const nlohmann::ordered_json json = MessageToJson(reply);
+  EXPECT_EQ(json["push_bytes"], 1ull << 53);
+  EXPECT_EQ(json["state"], "training");
+  EXPECT_EQ(json["staleness_counts"][0], 3);
+  EXPECT_TRUE(json["gap_sum"].is_null());
+  EXPECT_EQ(json["workers"][0]["figures"]["loss"].dump(), "0.1");
+  EXPECT_TRUE(json["workers"][1]["figures"].is_null());
+  EXPECT_EQ(json["lead"], false);
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,91 @@
+#include "tools/admin_client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "common/net/channel.h"
+#include "common/net/exchange_message.h"
+
+namespace foreshard {
+namespace {
+
+template <typename Request, typename Reply>
+struct Call {
+  grpc::ClientContext context;
+  Request request;
+  Reply reply;
+  grpc::Status status;
+};
+
+absl::Status Named(const std::string& address, const grpc::Status& status) {
+  const absl::Status plain = FromGrpc(status);
+  if (plain.ok()) return plain;
+  absl::string_view remedy;
+  if (absl::IsUnavailable(plain) || absl::IsDeadlineExceeded(plain)) {
+    remedy = "; is foreshard-server running there, and is this its --listen address?";
+  } else if (absl::IsUnimplemented(plain)) {
+    remedy = "; whatever listens there is no foreshard-server (its metrics port, perhaps?)";
+  }
+  return absl::Status(plain.code(),
+                      absl::StrCat("server ", address, ": ", plain.message(), remedy));
+}
+
+std::chrono::system_clock::time_point Deadline(absl::Duration timeout) {
+  return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
+}
+
+}  // namespace
+
+AdminClient::AdminClient(std::vector<std::string> addresses) : addresses_(std::move(addresses)) {
+  for (const std::string& address : addresses_) {
+    stubs_.push_back(v1::Admin::NewStub(MakeChannel(address)));
+  }
+}
+
+std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Duration timeout) {
+  std::vector<Call<v1::StatusRequest, v1::StatusReply>> calls(stubs_.size());
+  absl::BlockingCounter left(static_cast<int>(stubs_.size()));
+  for (size_t i = 0; i < stubs_.size(); ++i) {
+    auto& call = calls[i];
+    call.context.set_deadline(Deadline(timeout));
+    stubs_[i]->async()->GetStatus(&call.context, &call.request, &call.reply,
+                                  [&call, &left](grpc::Status status) {
+                                    call.status = std::move(status);
+                                    left.DecrementCount();
+                                  });
+  }
+  left.Wait();
+  std::vector<absl::StatusOr<v1::StatusReply>> replies;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].status.ok()) {
+      replies.emplace_back(std::move(calls[i].reply));
+    } else {
+      replies.emplace_back(Named(addresses_[i], calls[i].status));
+    }
+  }
+  return replies;
+}
+
+std::vector<absl::Status> AdminClient::Stop(const std::string& reason, bool exit_process,
+                                            absl::Duration timeout) {
+  std::vector<Call<v1::StopRequest, v1::StopReply>> calls(stubs_.size());
+  absl::BlockingCounter left(static_cast<int>(stubs_.size()));
+  for (size_t i = 0; i < stubs_.size(); ++i) {
+    auto& call = calls[i];
+    call.context.set_deadline(Deadline(timeout));
+    call.request.set_reason(reason);
+    call.request.set_exit_process(exit_process);
+    stubs_[i]->async()->Stop(&call.context, &call.request, &call.reply,
+                             [&call, &left](grpc::Status status) {
+                               call.status = std::move(status);
+                               left.DecrementCount();
+                             });
+  }
+  left.Wait();
+  std::vector<absl::Status> statuses;
+  for (size_t i = 0; i < calls.size(); ++i) statuses.push_back(Named(addresses_[i], calls[i].status));
+  return statuses;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,18 @@
+// The subcommands of `foreshard`, one file each. Each adds itself to the program and,
+// when it was called, leaves its exit status (common/core/exit_code.h) in `*exit_code`.
+#pragma once
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+namespace foreshard {
+
+void AddRunCommand(CLI::App& program, int* exit_code);
+void AddStatusCommand(CLI::App& program, int* exit_code);
+void AddStopCommand(CLI::App& program, int* exit_code);
+void AddBenchCommand(CLI::App& program, int* exit_code);
+
+// Writes "foreshard COMMAND: message" to stderr and returns the status's exit code.
+int Fail(const char* command, const absl::Status& status);
+
+}  // namespace foreshard

@@ -1,0 +1,32 @@
+// Files as the launcher writes them: whole or not at all, with errors that name
+// the path and say what to do.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace foreshard {
+
+// Writes beside `path`, syncs, renames over it: a reader sees the old content or
+// the new, and a full disk leaves the old. RESOURCE_EXHAUSTED for a full disk,
+// PERMISSION_DENIED and so on otherwise; the text names the path.
+absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
+
+// Makes the folder (and those above it) and proves that it takes data, by writing
+// and removing a file of 256 KiB. The error names folder, reason and remedy.
+absl::Status PrepareFolder(const std::string& folder);
+
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// The last `lines` lines of a text file, at most 8 KiB of them; empty when it
+// can't be read.
+std::vector<std::string> LastLines(const std::string& path, size_t lines);
+
+// The folder of the running executable.
+std::string ExecutableFolder();
+
+}  // namespace foreshard

@@ -1,0 +1,223 @@
+#include "tools/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace foreshard {
+namespace {
+
+constexpr double kRateWindowSeconds = 10;
+constexpr double kLineIntervalSeconds = 10;
+constexpr size_t kBarCells = 30;
+constexpr size_t kDefaultColumns = 100;
+
+std::string Accuracy(const History& history) {
+  // What is being trained towards is the master's; a rule without one of its own
+  // reports the parameters it has.
+  std::optional<EvaluationFigure> last = history.LastEvaluation("master");
+  if (!last.has_value()) last = history.LastEvaluation("lookahead");
+  if (!last.has_value()) return "-";
+  return absl::StrFormat("%.2f %% (epoch %d)", 100 * last->accuracy, last->epoch);
+}
+
+std::string Loss(const History& history) {
+  const std::optional<double> loss = history.latest().training_loss();
+  return loss.has_value() ? absl::StrFormat("%.4f", *loss) : "-";
+}
+
+std::string Left(const History& history) {
+  if (history.latest().finished) return "0:00";
+  const std::optional<double> left = history.SecondsLeft();
+  return left.has_value() ? FormatDuration(*left) : "-";
+}
+
+std::string Traffic(uint64_t bytes, uint64_t uncompressed_bytes) {
+  const double ratio = CompressionRatio(uncompressed_bytes, bytes);
+  if (ratio < 1.05) return FormatBytes(bytes);
+  return absl::StrFormat("%s (%.1f times smaller)", FormatBytes(bytes), ratio);
+}
+
+std::string Position(const RunFigures& figures) {
+  return absl::StrFormat("epoch %.1f of %d", figures.epoch_position(), figures.epochs);
+}
+
+uint64_t StalenessP99(const RunFigures& figures) {
+  return StalenessQuantile(figures.staleness_counts, 0.99, figures.staleness_max);
+}
+
+}  // namespace
+
+std::string FormatDuration(double seconds) {
+  const auto whole = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
+  if (whole < 3600) return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
+  return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+std::string FormatBytes(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  while (bytes >= 999.95 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
+                   : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
+}
+
+std::string FormatRate(double value) {
+  if (!std::isfinite(value)) return "-";
+  if (value < 99.95) return absl::StrFormat("%.1f", std::max(0.0, value));
+  std::string digits = absl::StrFormat("%.0f", value);
+  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,
+                                       double seconds, size_t columns) {
+  const RunFigures& figures = history.latest();
+  const size_t filled =
+      std::min(kBarCells, static_cast<size_t>(figures.progress() * kBarCells));
+  std::vector<std::string> lines;
+  lines.push_back(absl::StrFormat("[%s%s] %5.1f %%   %s   %s gone, %s left",
+                                  std::string(filled, '#'), std::string(kBarCells - filled, '.'),
+                                  100 * figures.progress(), Position(figures),
+                                  FormatDuration(seconds), Left(history)));
+  lines.push_back(absl::StrFormat("  speed      %s examples/s   %s updates/s   learning rate %.4g",
+                                  FormatRate(history.ExamplesPerSecond(kRateWindowSeconds)),
+                                  FormatRate(history.UpdatesPerSecond(kRateWindowSeconds)),
+                                  figures.learning_rate));
+  lines.push_back(
+      absl::StrFormat("  quality    loss %s   test accuracy %s", Loss(history), Accuracy(history)));
+  lines.push_back(absl::StrFormat("  staleness  mean %.2f   p99 %d   max %d   (updates)",
+                                  figures.staleness_mean(), StalenessP99(figures),
+                                  figures.staleness_max));
+  lines.push_back(absl::StrFormat("  traffic    pushed %s   pulled %s",
+                                  Traffic(figures.push_bytes, figures.push_uncompressed_bytes),
+                                  Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes)));
+  std::vector<std::string> workers;
+  for (const WorkerFigure& worker : figures.workers) {
+    workers.push_back(
+        worker.state == "training"
+            ? absl::StrFormat("%s %s/s", worker.name, FormatRate(worker.examples_per_second))
+            : absl::StrFormat("%s %s", worker.name, worker.state));
+  }
+  lines.push_back(absl::StrCat("  workers    ",
+                               workers.empty() ? "none yet" : absl::StrJoin(workers, "   ")));
+  if (!figures.waiting_for.empty()) {
+    lines.push_back(absl::StrCat("  waiting for ", figures.waiting_for));
+  }
+  for (std::string& line : lines) {
+    if (line.size() > columns) line.resize(columns);
+  }
+  return lines;
+}
+
+std::string ProgressLine(const History& history, double seconds) {
+  const RunFigures& figures = history.latest();
+  std::string line = absl::StrFormat(
+      "%s  %s (%.0f %%)  %s examples/s  %s updates/s  loss %s  test accuracy %s  staleness mean "
+      "%.2f p99 %d  pushed %s  pulled %s  left %s",
+      FormatDuration(seconds), Position(figures), 100 * figures.progress(),
+      FormatRate(history.ExamplesPerSecond(kRateWindowSeconds)),
+      FormatRate(history.UpdatesPerSecond(kRateWindowSeconds)), Loss(history), Accuracy(history),
+      figures.staleness_mean(), StalenessP99(figures),
+      Traffic(figures.push_bytes, figures.push_uncompressed_bytes),
+      Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes), Left(history));
+  if (!figures.waiting_for.empty()) absl::StrAppend(&line, "  waiting for ", figures.waiting_for);
+  return line;
+}
+
+std::string Summary(const v1::JobSpec& job, const History& history, bool completed,
+                    double seconds, const std::string& folder) {
+  const RunFigures& figures = history.latest();
+  std::string text;
+  absl::StrAppendFormat(&text, "%s %s: %d of %d epochs in %s\n", job.name(),
+                        completed ? "is trained" : "was not completed", figures.completed_epochs,
+                        job.training().epochs(), FormatDuration(seconds));
+  for (const char* parameters : {"master", "lookahead"}) {
+    const std::optional<EvaluationFigure> last = history.LastEvaluation(parameters);
+    if (!last.has_value()) continue;
+    absl::StrAppendFormat(&text, "  test accuracy   %.2f %% (loss %.4f, %d examples, %s%s)\n",
+                          100 * last->accuracy, last->loss, last->examples,
+                          std::string_view(parameters) == "master" ? "the servers' parameters"
+                                                                   : "the parameters as sent",
+                          last->final ? "" : absl::StrFormat(", after epoch %d", last->epoch));
+  }
+  absl::StrAppendFormat(&text, "  speed           %s examples/s, %s updates/s\n",
+                        FormatRate(seconds > 0 ? figures.examples / seconds : 0),
+                        FormatRate(seconds > 0 ? figures.updates / seconds : 0));
+  absl::StrAppendFormat(&text, "  staleness       mean %.2f, p50 %d, p99 %d, max %d updates\n",
+                        figures.staleness_mean(),
+                        StalenessQuantile(figures.staleness_counts, 0.5, figures.staleness_max),
+                        StalenessP99(figures), figures.staleness_max);
+  absl::StrAppendFormat(&text, "  pushed          %s\n",
+                        Traffic(figures.push_bytes, figures.push_uncompressed_bytes));
+  absl::StrAppendFormat(&text, "  pulled          %s\n",
+                        Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes));
+  for (const WorkerFigure& worker : history.workers()) {
+    absl::StrAppendFormat(&text, "  %-15s %s examples on %s, staleness mean %.2f\n", worker.name,
+                          FormatRate(worker.examples), worker.device, worker.staleness_mean);
+  }
+  if (figures.redealt > 0) {
+    absl::StrAppendFormat(&text, "  dealt again     %d batches of lost workers\n", figures.redealt);
+  }
+  if (!folder.empty()) {
+    absl::StrAppendFormat(&text, "  results         %s/results.json\n", folder);
+    absl::StrAppendFormat(&text, "  curves          %s/report.html\n", folder);
+  }
+  return text;
+}
+
+ProgressDisplay::ProgressDisplay(std::FILE* out, const v1::JobSpec& job) : out_(out), job_(job) {
+  const char* terminal = std::getenv("TERM");
+  terminal_ = isatty(fileno(out)) != 0 && terminal != nullptr &&
+              std::string_view(terminal) != "dumb" && *terminal != '\0';
+}
+
+void ProgressDisplay::Erase() {
+  if (drawn_lines_ > 0) std::fprintf(out_, "\x1b[%zuA\x1b[J", drawn_lines_);
+  drawn_lines_ = 0;
+}
+
+void ProgressDisplay::Show(const History& history, double seconds) {
+  if (!terminal_) {
+    // A new evaluation is worth a line at once.
+    const bool evaluated = history.evaluations().size() > shown_evaluations_;
+    if (seconds < next_line_seconds_ && !evaluated) return;
+    shown_evaluations_ = history.evaluations().size();
+    next_line_seconds_ = seconds + kLineIntervalSeconds;
+    std::fprintf(out_, "%s\n", ProgressLine(history, seconds).c_str());
+    std::fflush(out_);
+    return;
+  }
+  winsize size = {};
+  size_t columns = kDefaultColumns;
+  if (ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1) columns = size.ws_col - 1;
+  Erase();
+  const std::vector<std::string> lines = ProgressBlock(job_, history, seconds, columns);
+  for (const std::string& line : lines) std::fprintf(out_, "%s\n", line.c_str());
+  drawn_lines_ = lines.size();
+  std::fflush(out_);
+}
+
+void ProgressDisplay::Notice(std::string_view text) {
+  Erase();
+  std::fprintf(out_, "%.*s\n", static_cast<int>(text.size()), text.data());
+  std::fflush(out_);
+}
+
+void ProgressDisplay::Close() {
+  drawn_lines_ = 0;
+  std::fflush(out_);
+}
+
+}  // namespace foreshard

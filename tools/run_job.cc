@@ -1,0 +1,386 @@
+#include "tools/run_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/core/exit_code.h"
+#include "common/net/job_spec.h"
+#include "tools/admin_client.h"
+#include "tools/files.h"
+#include "tools/fleet.h"
+#include "tools/interrupt.h"
+#include "tools/progress.h"
+#include "tools/results.h"
+#include "tools/run_figures.h"
+
+namespace foreshard {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr absl::Duration kStatusInterval = absl::Seconds(1);
+constexpr absl::Duration kStatusTimeout = absl::Seconds(3);
+// How long an evaluation of all test examples may take after the last epoch.
+constexpr absl::Duration kFinalEvaluation = absl::Minutes(10);
+// How long workers may take to leave, and servers to end, before they are killed.
+constexpr absl::Duration kGrace = absl::Seconds(10);
+constexpr absl::Duration kInterruptGrace = absl::Seconds(5);
+// A server that is silent for this long gets a notice.
+constexpr absl::Duration kSilence = absl::Seconds(15);
+
+class Launcher {
+ public:
+  Launcher(const v1::JobSpec& job, const RunOptions& options)
+      : job_(job),
+        options_(options),
+        logs_(absl::StrCat(options.folder, "/logs")),
+        fleet_({.programs = options.programs,
+                .folder = logs_,
+                .job = {absl::StrCat("--job=", options.folder, "/job.textproto")}}),
+        display_(stdout, job) {}
+
+  int Run() {
+    if (absl::Status status = Prepare(); !status.ok()) {
+      // Whatever the folder is, it is no contradiction in the job.
+      Error(status.message());
+      return kExitFailed;
+    }
+    if (absl::Status status = StartAll(); absl::IsCancelled(status)) {
+      Interrupted();
+    } else if (!status.ok()) {
+      Error(status.message());
+      fleet_.End(kGrace);
+      return ExitCodeFor(status);
+    } else {
+      Train();
+    }
+    if (exit_code_ == kExitDone) AwaitEvaluator();
+    EndAll();
+    return WriteAndSum();
+  }
+
+ private:
+  // What the run has come to: the first reason counts.
+  void Conclude(int exit_code, std::string ended) {
+    if (concluded_) return;
+    concluded_ = true;
+    exit_code_ = exit_code;
+    outcome_.ended = std::move(ended);
+  }
+
+  void Error(absl::string_view text) {
+    display_.Close();
+    std::fprintf(stderr, "foreshard run: %s\n", std::string(text).c_str());
+    std::fflush(stderr);
+  }
+
+  double Seconds() const { return absl::ToDoubleSeconds(absl::Now() - training_since_); }
+
+  absl::Status Prepare() {
+    if (absl::Status status = PrepareFolder(options_.folder); !status.ok()) return status;
+    if (absl::Status status = PrepareFolder(logs_); !status.ok()) return status;
+    return WriteFileAtomically(absl::StrCat(options_.folder, "/job.textproto"),
+                               PrintJobSpec(job_));
+  }
+
+  absl::Status StartAll() {
+    const auto give_up = [this] { return interrupt_.requested(); };
+    for (uint32_t shard = 0; shard < options_.servers; ++shard) {
+      if (absl::Status status = fleet_.StartServer(shard); !status.ok()) return status;
+    }
+    const absl::Duration bound = absl::Seconds(job_.timeouts().connect_seconds());
+    if (absl::Status status = fleet_.WaitForServers(bound, give_up); !status.ok()) return status;
+    addresses_ = fleet_.addresses();
+    display_.Notice(absl::StrCat("servers: ", absl::StrJoin(addresses_, ",")));
+    training_since_ = absl::Now();
+    for (uint32_t worker = 0; worker < options_.workers; ++worker) {
+      std::vector<std::string> arguments = {absl::StrCat("--device=", options_.device)};
+      if (worker < options_.slowdowns.size() && options_.slowdowns[worker] != 1) {
+        arguments.push_back(absl::StrCat("--slowdown=", options_.slowdowns[worker]));
+      }
+      if (absl::Status status = fleet_.StartWorker(worker, arguments); !status.ok()) return status;
+    }
+    if (options_.evaluator) {
+      if (absl::Status status =
+              fleet_.StartEvaluator({absl::StrCat("--device=", options_.device)});
+          !status.ok()) {
+        return status;
+      }
+    }
+    admin_.emplace(addresses_);
+    silent_since_.assign(addresses_.size(), absl::InfiniteFuture());
+    return absl::OkStatus();
+  }
+
+  // Until the lead says that training is finished, or it can't go on.
+  void Train() {
+    absl::Time next_status = absl::Now();
+    while (!concluded_ && !history_.latest().finished) {
+      if (interrupt_.requested()) {
+        Interrupted();
+        return;
+      }
+      HandleExits();
+      if (concluded_) break;
+      if (absl::Now() >= next_status) {
+        next_status = absl::Now() + kStatusInterval;
+        AskStatus();
+        display_.Show(history_, Seconds());
+      }
+      absl::SleepFor(kTick);
+    }
+    outcome_.seconds = Seconds();
+    if (concluded_ || !history_.latest().finished) return;
+    const RunFigures& figures = history_.latest();
+    if (figures.updates < figures.total_tickets) {
+      Conclude(kExitInterrupted,
+               absl::StrCat("stopped: ", figures.finish_reason.empty() ? "no reason given"
+                                                                       : figures.finish_reason));
+    }
+  }
+
+  void Interrupted() {
+    outcome_.seconds = Seconds();
+    display_.Close();
+    std::fprintf(stderr, "foreshard run: interrupted; ending the job (again to kill it)\n");
+    Conclude(kExitInterrupted, "interrupted");
+  }
+
+  void AwaitEvaluator() {
+    if (fleet_.Running(Role::kEvaluator) == 0) return;
+    display_.Notice("trained; waiting for the evaluation on all test examples");
+    const auto give_up = [this] { return interrupt_.requested(); };
+    if (fleet_.WaitForExits(Role::kEvaluator, kFinalEvaluation, give_up)) return;
+    if (interrupt_.requested()) {
+      Interrupted();
+    } else {
+      Conclude(kExitFailed, "the evaluator did not finish");
+      Error(absl::StrCat("the evaluator did not finish its last evaluation within ",
+                         absl::FormatDuration(kFinalEvaluation), "; its log: ",
+                         fleet_.Find("evaluator")->log_path));
+    }
+  }
+
+  // Ends whatever runs, politely first, and takes the last figures on the way.
+  void EndAll() {
+    const bool orderly = exit_code_ == kExitDone;
+    const absl::Duration grace = orderly ? kGrace : kInterruptGrace;
+    const int interrupts = interrupt_.count();
+    const auto give_up = [&] { return interrupt_.count() > std::max(1, interrupts); };
+    if (!orderly && admin_.has_value() && fleet_.Running(Role::kServer) > 0) {
+      // Answers of servers that are gone do not matter here.
+      admin_->Stop(outcome_.ended, /*exit_process=*/false, kStatusTimeout);
+      if (fleet_.Running(Role::kServer) < options_.servers) {
+        // Workers would wait for the server that is gone.
+        fleet_.Terminate(Role::kWorker, give_up() ? absl::ZeroDuration() : absl::Seconds(1));
+      }
+      fleet_.Terminate(Role::kEvaluator, absl::Seconds(1));
+    }
+    fleet_.WaitForExits(Role::kWorker, grace, give_up);
+    HandleExits();
+    AskStatus();
+    if (orderly && fleet_.Running(Role::kWorker) > 0) {
+      display_.Notice(absl::StrCat(fleet_.Running(Role::kWorker), " workers did not leave within ",
+                                   absl::FormatDuration(grace), " and are killed"));
+    }
+    fleet_.Terminate(Role::kWorker, absl::Seconds(give_up() ? 0 : 1));
+    fleet_.Terminate(Role::kEvaluator, absl::Seconds(give_up() ? 0 : 1));
+    if (admin_.has_value() && fleet_.Running(Role::kServer) > 0) {
+      admin_->Stop(outcome_.ended, /*exit_process=*/true, kStatusTimeout);
+      fleet_.WaitForExits(Role::kServer, grace, give_up);
+    }
+    fleet_.Terminate(Role::kServer, absl::Seconds(give_up() ? 0 : 2));
+    ending_ = true;
+    HandleExits();
+  }
+
+  // News of children that have ended, each said once.
+  void HandleExits() {
+    for (const ChildExit& exit : fleet_.TakeExits()) {
+      if (ending_ || (concluded_ && exit_code_ == kExitInterrupted)) continue;
+      switch (exit.role) {
+        case Role::kServer: ServerEnded(exit); break;
+        case Role::kWorker: WorkerEnded(exit); break;
+        case Role::kEvaluator: EvaluatorEnded(exit); break;
+      }
+    }
+  }
+
+  void ServerEnded(const ChildExit& exit) {
+    const RunFigures& figures = history_.latest();
+    if (exit.exit.ok() && figures.finished) return;
+    if (exit.exit.ok() && !concluded_) {
+      // It was told to: by `foreshard stop`, or by a SIGTERM of its own.
+      Error(absl::StrCat(exit.Describe(), "\n  a server was stopped, so the job ends"));
+      Conclude(kExitFailed, absl::StrCat(exit.name, " was stopped"));
+      return;
+    }
+    Error(absl::StrCat(exit.Describe(),
+                       "\n  its part of the parameters is lost with it, so the job ends"));
+    Conclude(kExitFailed, absl::StrCat(exit.name, " ", exit.exit.Describe()));
+  }
+
+  void WorkerEnded(const ChildExit& exit) {
+    const size_t left = fleet_.Running(Role::kWorker);
+    if (exit.exit.ok()) {
+      if (left == 0) last_worker_ended_ = absl::Now();
+      return;
+    }
+    if (history_.latest().finished) {
+      display_.Notice(exit.Describe());
+      return;
+    }
+    if (first_failure_ == kExitDone) {
+      first_failure_ = exit.exit.signal == 0 ? exit.exit.status : kExitFailed;
+    }
+    const bool configuration =
+        exit.exit.signal == 0 && exit.exit.status == kExitBadConfiguration;
+    if (configuration) {
+      // All workers have the same job and the same files.
+      Error(exit.Describe());
+      Conclude(kExitBadConfiguration, absl::StrCat(exit.name, " refused the configuration"));
+    } else if (left > 0) {
+      display_.Notice(absl::StrCat(exit.Describe(), "\n  training goes on with ", left,
+                                   left == 1 ? " worker" : " workers"));
+    } else {
+      Error(absl::StrCat(exit.Describe(), "\n  no worker is left, so the job ends"));
+      const bool known = first_failure_ == kExitDeviceLost || first_failure_ == kExitFenced;
+      Conclude(known ? first_failure_ : kExitFailed, "no worker is left");
+    }
+  }
+
+  void EvaluatorEnded(const ChildExit& exit) {
+    if (exit.exit.ok()) return;
+    if (exit.exit.signal == 0 && exit.exit.status == kExitBadConfiguration) {
+      Error(exit.Describe());
+      Conclude(kExitBadConfiguration, "the evaluator refused the configuration");
+      return;
+    }
+    display_.Notice(
+        absl::StrCat(exit.Describe(), "\n  training goes on, but without test accuracy"));
+    evaluator_lost_ = true;
+  }
+
+  // Takes the figures of all servers, or notes who is silent.
+  void AskStatus() {
+    if (!admin_.has_value()) return;
+    std::vector<v1::StatusReply> replies;
+    const std::vector<absl::StatusOr<v1::StatusReply>> answers =
+        admin_->GetStatus(kStatusTimeout);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      if (answers[i].ok()) {
+        silent_since_[i] = absl::InfiniteFuture();
+        replies.push_back(*answers[i]);
+        continue;
+      }
+      silent_since_[i] = std::min(silent_since_[i], absl::Now());
+      if (absl::Now() - silent_since_[i] >= kSilence) {
+        display_.Notice(absl::StrCat("server-", i, " has not answered for ",
+                                     absl::FormatDuration(kSilence), ": ",
+                                     answers[i].status().message()));
+        silent_since_[i] = absl::Now();
+      }
+    }
+    // Sums over some of the servers would be figures of something else.
+    if (replies.size() == answers.size()) history_.Add(Seconds(), Combine(replies));
+    if (!concluded_ && last_worker_ended_ != absl::InfiniteFuture() &&
+        !history_.latest().finished && absl::Now() - last_worker_ended_ > kGrace) {
+      Error("all workers have left although the job is not finished; see the logs");
+      Conclude(kExitFailed, "all workers left early");
+    }
+  }
+
+  int WriteAndSum() {
+    const RunFigures& figures = history_.latest();
+    outcome_.completed = figures.total_tickets > 0 && figures.updates >= figures.total_tickets;
+    outcome_.servers = options_.servers;
+    outcome_.workers = options_.workers;
+    if (outcome_.completed && exit_code_ == kExitDone && options_.evaluator &&
+        (evaluator_lost_ || history_.evaluations().empty())) {
+      Error("the job is trained, but was not evaluated; see the evaluator's log");
+      Conclude(kExitFailed, "trained, but not evaluated");
+    }
+    display_.Close();
+    const absl::Status written = WriteResults(options_.folder, job_, outcome_, history_);
+    std::printf("\n%s", Summary(job_, history_, outcome_.completed, outcome_.seconds,
+                                written.ok() ? options_.folder : "")
+                            .c_str());
+    std::fflush(stdout);
+    if (!written.ok()) {
+      Error(absl::StrCat("the results could not be written: ", written.message(),
+                         "; free space or give another folder with --results"));
+      return kExitFailed;
+    }
+    return exit_code_;
+  }
+
+  const v1::JobSpec& job_;
+  const RunOptions& options_;
+  std::string logs_;
+  Interrupt interrupt_;
+  Fleet fleet_;
+  ProgressDisplay display_;
+  std::optional<AdminClient> admin_;
+  std::vector<std::string> addresses_;
+  std::vector<absl::Time> silent_since_;  // by server; or the last notice
+  History history_;
+  RunOutcome outcome_;
+  absl::Time training_since_ = absl::Now();
+  absl::Time last_worker_ended_ = absl::InfiniteFuture();
+  int first_failure_ = kExitDone;
+  bool evaluator_lost_ = false;
+  bool ending_ = false;
+  bool concluded_ = false;
+  int exit_code_ = kExitDone;
+};
+
+absl::Status BadSlowdown(const std::string& text, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--slowdown: ", text, ": ", why,
+      "; give a factor a worker, as in 1,1,2.5, or name workers, as in 0=1,3=2.5"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> ParseSlowdowns(const std::string& text, uint32_t workers) {
+  std::vector<double> slowdowns(workers, 1.0);
+  if (text.empty()) return slowdowns;
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::string factor = parts[i];
+    uint64_t worker = i;
+    if (const size_t equals = factor.find('='); equals != std::string::npos) {
+      if (!absl::SimpleAtoi(factor.substr(0, equals), &worker)) {
+        return BadSlowdown(text, absl::StrCat("'", factor.substr(0, equals),
+                                              "' is no worker's number"));
+      }
+      factor = factor.substr(equals + 1);
+    } else if (text.find('=') != std::string::npos) {
+      return BadSlowdown(text, absl::StrCat("'", factor, "' names no worker, but others do"));
+    }
+    double value = 0;
+    if (!absl::SimpleAtod(factor, &value) || !std::isfinite(value) || value < 1) {
+      return BadSlowdown(text, absl::StrCat("'", factor, "' is no factor of 1 or more"));
+    }
+    if (worker >= workers) {
+      return BadSlowdown(text, absl::StrCat("there is no worker ", worker, " among ", workers));
+    }
+    slowdowns[worker] = value;
+  }
+  return slowdowns;
+}
+
+int RunJob(const v1::JobSpec& job, const RunOptions& options) {
+  return Launcher(job, options).Run();
+}
+
+}  // namespace foreshard

@@ -1,0 +1,38 @@
+// The local launcher behind `foreshard run`: servers, workers and an evaluator of one
+// job as processes on this machine, watched to the end.
+//
+//   RunOptions options = {.programs = ExecutableFolder(), .folder = "results/first",
+//                         .servers = 2, .workers = 4};
+//   int exit_code = RunJob(job, options);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "foreshard/v1/job.pb.h"
+
+namespace foreshard {
+
+struct RunOptions {
+  std::string programs;  // folder of the daemons
+  std::string folder;    // results
+  uint32_t servers = 1;  // job.servers.shards
+  uint32_t workers = 1;
+  std::vector<double> slowdowns;  // by worker; those beyond the end: 1
+  bool evaluator = true;
+  std::string device = "auto";
+};
+
+// "0=1,3=2.5" (worker=factor) or "1,1,2" (by worker): one factor a worker.
+// INVALID_ARGUMENT: no number, below 1, a worker that there is not.
+absl::StatusOr<std::vector<double>> ParseSlowdowns(const std::string& text, uint32_t workers);
+
+// Runs a loaded job to its end and returns the exit status of `foreshard run`.
+// Progress and the summary go to stdout, what went wrong to stderr. On Ctrl-C,
+// SIGTERM and a terminal's hang-up everything is ended, results are still written
+// (completed: false), and the status is 130. Call it on the main thread.
+int RunJob(const v1::JobSpec& job, const RunOptions& options);
+
+}  // namespace foreshard
