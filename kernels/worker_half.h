@@ -1,5 +1,9 @@
 // The worker's half of update rules that have one. A rule without a half pushes
 // its gradient as it is.
+//
+//   auto half = MakeWorkerHalf("dana_slim", {.momentum = 0.9f}, schema.trainable_elements());
+//   half->Transform(plan.blocks, plan.begin, eta, previous_eta, parameters, gradient);
+//   EncodeSegment(codec, plan.blocks, gradient, error, payload);
 #pragma once
 
 #include <cstdint>

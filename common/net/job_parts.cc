@@ -21,27 +21,14 @@ uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
   return std::max<uint64_t>(train_examples / batch + (train_examples % batch != 0), 1);
 }
 
-absl::StatusOr<uint64_t> TicketsPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
-  const uint64_t batches = BatchesPerEpoch(job, train_examples);
-  if (!IsSynchronous(job)) return batches;
-  const uint64_t workers = std::max<uint64_t>(job.training().workers(), 1);
-  if (batches < workers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "training.workers: ", workers, ": an epoch of ", train_examples, " examples has only ",
-        batches, " batches, fewer than one round needs; use fewer workers or a smaller "
-        "training.batch_size"));
-  }
-  return batches / workers * workers;
-}
-
-Schedule MakeSchedule(const v1::JobSpec& job, uint64_t tickets_per_epoch) {
+Schedule MakeSchedule(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   const v1::ScheduleSpec& spec = job.schedule();
   Schedule schedule;
   schedule.learning_rate = spec.learning_rate();
   schedule.warmup_epochs = spec.warmup_epochs();
   schedule.workers = std::max<uint32_t>(job.training().workers(), 1);
   schedule.epochs = job.training().epochs();
-  schedule.batches_per_epoch = std::max<uint64_t>(tickets_per_epoch, 1);
+  schedule.batches_per_epoch = std::max<uint64_t>(batches_per_epoch, 1);
   if (spec.decay() == "step") {
     schedule.decay = Decay::kStep;
     schedule.decay_epochs.assign(spec.decay_epochs().begin(), spec.decay_epochs().end());

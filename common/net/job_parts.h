@@ -26,12 +26,9 @@ bool IsSynchronous(const v1::JobSpec& job);
 // Batches in one pass over the data; the last one may be short. At least 1.
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
 
-// Tickets dealt an epoch: BatchesPerEpoch, in synchronous modes rounded down to
-// whole rounds. INVALID_ARGUMENT where not even one round fits.
-absl::StatusOr<uint64_t> TicketsPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
-
-// The learning rate over the tickets.
-Schedule MakeSchedule(const v1::JobSpec& job, uint64_t tickets_per_epoch);
+// The learning rate over the tickets. Tickets are numbered BatchesPerEpoch an epoch
+// in every mode, also where a synchronous one leaves an epoch's last ones out.
+Schedule MakeSchedule(const v1::JobSpec& job, uint64_t batches_per_epoch);
 
 ShardPlanOptions MakePlanOptions(const v1::JobSpec& job);
 

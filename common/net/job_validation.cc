@@ -297,10 +297,11 @@ void CheckServers(const v1::JobSpec& job, Problems* problems) {
                   absl::StrCat("a segment must hold a block of compression.block_elements (",
                                compression.block_elements(), ")"));
   }
-  const uint64_t one_segment = uint64_t{servers.segment_elements()} * 4 + (1 << 20);
-  if (servers.inflight_bytes() < one_segment) {
+  // A push and its reply, both in fp32.
+  const uint64_t one_exchange = uint64_t{servers.segment_elements()} * 8 + (1 << 20);
+  if (servers.inflight_bytes() < one_exchange) {
     problems->Add("servers.inflight_bytes", servers.inflight_bytes(),
-                  absl::StrCat("one segment alone takes ", one_segment,
+                  absl::StrCat("the exchange of one segment alone takes ", one_exchange,
                                "; give at least that, or leave it out"));
   }
 }

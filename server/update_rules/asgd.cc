@@ -1,5 +1,5 @@
-// asgd: plain asynchronous SGD (algorithms of DistBelief; the base that the other
-// rules are measured against).
+// asgd: plain asynchronous SGD (Downpour SGD of DistBelief, Dean et al., NIPS 2012),
+// what the other rules are measured against.
 //
 //   theta -= eta * (g + lambda * theta)        lambda on decayed runs
 //   reply: theta

@@ -20,6 +20,12 @@ constexpr Entry kRules[] = {
 
 }  // namespace
 
+std::vector<std::string_view> RuleNames() {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : kRules) names.push_back(entry.name);
+  return names;
+}
+
 std::unique_ptr<UpdateRule> MakeUpdateRule(const RuleSettings& settings, uint64_t elements,
                                            Loops loops) {
   for (const Entry& entry : kRules) {

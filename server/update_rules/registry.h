@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "server/update_rules/update_rule.h"
 
@@ -19,6 +20,9 @@ inline constexpr std::string_view kStatisticsRule = "statistics_average";
 // As MakeUpdateRule, with the loops chosen.
 std::unique_ptr<UpdateRule> MakeUpdateRule(const RuleSettings& settings, uint64_t elements,
                                            Loops loops);
+
+// All names, kStatisticsRule last.
+std::vector<std::string_view> RuleNames();
 
 using RuleMaker = std::unique_ptr<UpdateRule> (*)(const RuleSettings& settings, uint64_t elements,
                                                   Loops loops);

@@ -1,6 +1,11 @@
 // What a segment does with a push, and what it sends back. One rule a file; the
 // file's header comment gives formula, source and state.
 //
+//   auto rule = MakeUpdateRule({.rule = "dana_zero", .momentum = 0.9f}, elements);
+//   rule->Join(worker);
+//   rule->Begin(context);
+//   for (const Run& run : runs) rule->Update(context, run, gradient, theta, reply);
+//
 // A rule owns its state arrays (momentum and so on), the segment owns theta. All
 // work is done on runs of at most kMaxBlockElements that are in cache, so a push
 // is one pass over memory: decode, update and reply together. A rule reads no

@@ -22,14 +22,10 @@ Schema SomeSchema() {
       .value();
 }
 
-TEST(JobParts, CountsTickets) {
+TEST(JobParts, CountsBatches) {
   EXPECT_EQ(BatchesPerEpoch(Job(), 60'000), 938);
   EXPECT_EQ(BatchesPerEpoch(Job(), 64), 1);
   EXPECT_EQ(BatchesPerEpoch(Job(), 1), 1);
-  EXPECT_EQ(*TicketsPerEpoch(Job(), 60'000), 938);
-  EXPECT_EQ(*TicketsPerEpoch(Job({"update.rule=ssgd"}), 60'000), 936);
-  EXPECT_EQ(TicketsPerEpoch(Job({"update.rule=ssgd"}), 100).status().code(),
-            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(JobParts, ScheduleFollowsTheJob) {

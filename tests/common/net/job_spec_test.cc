@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"shards", {"servers.shards=0"}, "servers.shards: 0"},
         BadCase{"segment", {"servers.segment_elements=100"}, "must hold a block"},
         BadCase{"long_segment", {"servers.segment_elements=100000000"}, "servers.segment_elements"},
-        BadCase{"budget", {"servers.inflight_bytes=1000"}, "one segment alone takes"},
+        BadCase{"budget", {"servers.inflight_bytes=1000"}, "exchange of one segment alone takes"},
         BadCase{"lease", {"timeouts.lease_seconds=-1"}, "timeouts.lease_seconds: -1"}),
     [](const auto& info) { return std::string(info.param.name); });
 

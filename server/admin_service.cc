@@ -1,0 +1,133 @@
+#include "server/admin_service.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "glog/logging.h"
+#include "server/monotonic_time.h"
+
+namespace foreshard {
+
+grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
+                                                  const v1::StatusRequest* request,
+                                                  v1::StatusReply* reply) {
+  FillStatus(reply);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* context,
+                                             const v1::StopRequest* request,
+                                             v1::StopReply* reply) {
+  const std::string reason = request->reason().empty() ? "asked to stop" : request->reason();
+  LOG(INFO) << "stop" << (request->exit_process() ? " and exit" : "") << ": " << reason;
+  if (lead_ != nullptr) lead_->Stop(reason);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  if (request->exit_process() && exit_) exit_();
+  return reactor;
+}
+
+void AdminService::FillStatus(v1::StatusReply* reply) const {
+  reply->set_job_name(context_.job.name());
+  reply->set_rule(context_.job.update().rule());
+  reply->set_shard(context_.shard.index());
+  reply->set_shards(context_.job.servers().shards());
+  reply->set_server_incarnation(context_.incarnation);
+  reply->set_uptime_seconds(SecondsBetween(context_.started, MonotonicNanoseconds()));
+  reply->set_metrics_address(metrics_address_);
+  context_.figures.FillStatus(reply);
+  if (const Shard::Agreement* agreed = context_.shard.agreement(); agreed != nullptr) {
+    reply->set_train_examples(agreed->train_examples);
+    reply->set_shard_imbalance(agreed->plan.imbalance());
+  }
+  FillSegments(reply);
+  FillWorkers(reply);
+  if (lead_ != nullptr) lead_->FillStatus(reply);
+  FillState(reply);
+}
+
+void AdminService::FillSegments(v1::StatusReply* reply) const {
+  const Shard::Agreement* agreed = context_.shard.agreement();
+  if (agreed == nullptr) return;
+  for (const auto& cell : agreed->cells) {
+    v1::SegmentStatus& status = *reply->add_segments();
+    status.set_segment(cell->plan->id);
+    status.set_elements(cell->plan->elements);
+    status.set_statistic(!cell->trainable);
+    absl::MutexLock lock(&cell->mutex);
+    status.set_version(cell->segment->version());
+    status.set_clock(cell->segment->clock());
+    status.set_initialised(cell->segment->initialised());
+  }
+}
+
+void AdminService::FillWorkers(v1::StatusReply* reply) const {
+  const int64_t now = MonotonicNanoseconds();
+  for (const Membership::Member& member : context_.members.Members()) {
+    v1::WorkerStatus& status = *reply->add_workers();
+    status.set_worker(member.worker);
+    status.set_name(member.name);
+    status.set_state(ToString(member.state));
+    status.set_incarnation(member.incarnation);
+    status.set_device(member.device);
+    status.set_seconds_since_seen(std::max(0.0, SecondsBetween(member.last_seen, now)));
+    context_.figures.FillWorker(member.worker, &status);
+  }
+}
+
+void AdminService::FillState(v1::StatusReply* reply) const {
+  const uint64_t missing = std::count_if(
+      reply->segments().begin(), reply->segments().end(),
+      [](const v1::SegmentStatus& segment) { return !segment.initialised(); });
+  std::vector<std::string> training;
+  for (const v1::WorkerStatus& worker : reply->workers()) {
+    if (worker.state() == "training") {
+      training.push_back(absl::StrCat(worker.worker(), " ('", worker.name(), "')"));
+    }
+  }
+  if (context_.stopping) {
+    reply->set_state("stopping");
+  } else if (reply->finished()) {
+    reply->set_state("finished");
+    if (!training.empty()) {
+      reply->set_waiting_for(absl::StrCat("workers to leave: ", absl::StrJoin(training, ", ")));
+    }
+  } else if (context_.shard.agreement() == nullptr) {
+    reply->set_state("waiting for schema");
+    reply->set_waiting_for("the first worker to say Hello and bring the model's schema");
+  } else if (missing > 0) {
+    reply->set_state("initialising");
+    reply->set_waiting_for(absl::StrCat("first values of ", missing, " of ",
+                                        reply->segments_size(), " segments from a worker"));
+  } else {
+    reply->set_state("training");
+    if (training.empty()) {
+      reply->set_waiting_for("a worker: none is training");
+    } else {
+      reply->set_waiting_for(MissingContribution());
+    }
+  }
+}
+
+std::string AdminService::MissingContribution() const {
+  if (!context_.shard.synchronous()) return "";
+  for (const auto& cell : context_.shard.agreement()->cells) {
+    absl::MutexLock lock(&cell->mutex);
+    if (!cell->synchronous) continue;
+    std::vector<uint32_t> missing;
+    for (uint32_t worker = 0; worker < cell->contributed.size(); ++worker) {
+      if (!cell->contributed[worker]) missing.push_back(worker);
+    }
+    // Before anybody has pushed, nobody waits.
+    if (missing.size() == cell->contributed.size()) continue;
+    return absl::StrCat("round ", cell->segment->open_round(), " of segment ", cell->plan->id,
+                        ": pushes of workers ", absl::StrJoin(missing, ", "));
+  }
+  return "";
+}
+
+}  // namespace foreshard

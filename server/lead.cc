@@ -1,0 +1,252 @@
+#include "server/lead.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "server/monotonic_time.h"
+
+namespace foreshard {
+namespace {
+
+constexpr float kRetrySeconds = 0.1f;
+// Of one evaluation an epoch this is never reached; beyond, the oldest go.
+constexpr size_t kMaxEvaluations = 20'000;
+constexpr uint32_t kMaxOutstanding = 8;
+
+}  // namespace
+
+Lead::Lead(ServerContext& context)
+    : context_(context),
+      next_incarnation_(context.incarnation),
+      dealing_(context.members.slots()),
+      figures_(context.members.slots()) {}
+
+Deal Lead::Perform(const DealerEvent& event) {
+  Event record = ToEvent(event);
+  record.number = context_.shard.NextNumber();
+  Deal deal = dealer_->Apply(event);
+  context_.shard.Record(record);
+  return deal;
+}
+
+absl::Status Lead::MakeDealer() {
+  if (dealer_ != nullptr) return absl::OkStatus();
+  DealerOptions options;
+  options.batches_per_epoch = context_.shard.agreement()->batches_per_epoch;
+  options.epochs = context_.job.training().epochs();
+  options.synchronous_workers =
+      context_.shard.synchronous() ? context_.job.training().workers() : 0;
+  options.max_outstanding = kMaxOutstanding;
+  if (absl::Status status = Dealer::Check(options); !status.ok()) {
+    return absl::FailedPreconditionError(status.message());
+  }
+  dealer_ = std::make_unique<Dealer>(options);
+  if (stopped_) Perform({DealerEvent::Kind::kStop});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& request) {
+  if (context_.stopping) return absl::UnavailableError("this server is shutting down");
+  if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
+                                                 request.model(), request.train_examples());
+      !status.ok()) {
+    LOG(WARNING) << "refused to register '" << request.worker_name() << "': " << status;
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  const std::optional<uint32_t> slot = request.has_wanted_slot()
+                                           ? std::optional<uint32_t>(request.wanted_slot())
+                                           : context_.members.FreeSlot();
+  if (!slot.has_value()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", context_.members.slots(),
+                     " worker slots are taken: start fewer workers or raise ",
+                     context_.shard.synchronous() ? "training.workers" : "training.max_workers"));
+  }
+  if (*slot >= context_.members.slots()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("wanted_slot ", *slot, ": the job has ", context_.members.slots(),
+                     " slots (training.max_workers)"));
+  }
+  const uint64_t before = context_.members.incarnation(*slot);
+  next_incarnation_ = std::max(next_incarnation_, before) + 1;
+  const uint64_t incarnation = next_incarnation_;
+  if (absl::Status status =
+          context_.members.Join(*slot, incarnation, request.worker_name(), request.device(),
+                                MonotonicNanoseconds());
+      !status.ok()) {
+    return status;
+  }
+  if (dealing_[*slot] != 0) Perform({DealerEvent::Kind::kLost, *slot});
+  Perform({DealerEvent::Kind::kJoin, *slot});
+  dealing_[*slot] = incarnation;
+  figures_[*slot].Clear();
+  context_.figures.ResetWorker(*slot);
+  LOG(INFO) << "worker " << *slot << " is '" << request.worker_name() << "' on "
+            << request.device() << ", incarnation " << incarnation
+            << (before == 0 ? "" : "; an older incarnation of the slot is fenced");
+  v1::RegisterReply reply;
+  reply.set_worker(*slot);
+  reply.set_incarnation(incarnation);
+  reply.set_lease_seconds(context_.job.timeouts().lease_seconds());
+  return reply;
+}
+
+void Lead::Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets) {
+  for (const uint64_t ticket : tickets) {
+    Perform({DealerEvent::Kind::kComplete, worker, ticket});
+  }
+  NoteProgress();
+}
+
+void Lead::NoteProgress() {
+  if (dealer_->completed_epochs() > epochs_told_) {
+    epochs_told_ = dealer_->completed_epochs();
+    LOG(INFO) << "epoch " << epochs_told_ << " of " << context_.job.training().epochs()
+              << " is complete: " << dealer_->completed_tickets() << " batches, "
+              << dealer_->redealt_tickets() << " dealt again";
+  }
+  if (dealer_->finished() && reason_.empty()) {
+    reason_ = absl::StrCat("all ", context_.job.training().epochs(), " epochs are complete");
+    LOG(INFO) << "the job is finished: " << reason_;
+  }
+}
+
+absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
+    const v1::FetchTicketsRequest& request) {
+  const uint32_t worker = request.worker();
+  if (absl::Status status =
+          context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
+      !status.ok()) {
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (dealer_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", worker, " is not registered: register with the lead first"));
+  }
+  // A newer start may have registered since.
+  if (request.incarnation() < dealing_[worker]) {
+    return absl::AbortedError(
+        absl::StrCat("worker ", worker, ": a newer incarnation is registered"));
+  }
+  Complete(worker, request.completed());
+  if (dealing_[worker] == 0 && !dealer_->finished()) {
+    Perform({DealerEvent::Kind::kJoin, worker});
+    dealing_[worker] = request.incarnation();
+  }
+  v1::FetchTicketsReply reply;
+  Deal deal;
+  if (!dealer_->finished() && request.count() > 0) {
+    deal = Perform({DealerEvent::Kind::kFetch, worker,
+                    std::min(request.count(), kMaxOutstanding)});
+  }
+  reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());
+  reply.set_completed_epochs(dealer_->completed_epochs());
+  if (dealer_->finished()) {
+    reply.set_state(v1::FetchTicketsReply::FINISHED);
+    reply.set_reason(reason_);
+  } else if (deal.tickets.empty() && request.count() > 0) {
+    reply.set_state(v1::FetchTicketsReply::WAIT);
+    reply.set_retry_seconds(kRetrySeconds);
+    reply.set_reason("the last batches are being computed");
+  } else {
+    reply.set_state(v1::FetchTicketsReply::TRAINING);
+  }
+  return reply;
+}
+
+absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
+  if (request.incarnation() != 0) {
+    if (absl::Status status = context_.members.Touch(request.worker(), request.incarnation(),
+                                                     MonotonicNanoseconds());
+        !status.ok()) {
+      return status;
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  if (request.incarnation() != 0 && request.has_figures()) {
+    figures_[request.worker()] = request.figures();
+  }
+  for (const v1::Evaluation& evaluation : request.evaluations()) {
+    if (evaluations_.size() >= kMaxEvaluations) evaluations_.erase(evaluations_.begin());
+    evaluations_.push_back(evaluation);
+    LOG(INFO) << "evaluation after epoch " << evaluation.epoch() << " ("
+              << evaluation.parameters() << "): accuracy " << evaluation.accuracy() << ", loss "
+              << evaluation.loss();
+  }
+  v1::ReportReply reply;
+  reply.set_finished(stopped_ || (dealer_ != nullptr && dealer_->finished()));
+  if (dealer_ != nullptr) reply.set_completed_epochs(dealer_->completed_epochs());
+  return reply;
+}
+
+absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
+  const uint32_t worker = request.worker();
+  const absl::StatusOr<bool> left =
+      context_.members.Leave(worker, request.incarnation(), MonotonicNanoseconds());
+  if (!left.ok()) return left.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (dealer_ != nullptr) Complete(worker, request.completed());
+    if (request.has_figures()) figures_[worker] = request.figures();
+    if (dealing_[worker] == request.incarnation()) {
+      Perform({DealerEvent::Kind::kLost, worker});
+      dealing_[worker] = 0;
+    }
+  }
+  if (*left) {
+    LOG(INFO) << "worker " << worker << " has left: " << request.reason();
+    context_.shard.Release(EventKind::kLeave, worker, request.incarnation());
+  }
+  return v1::LeaveReply();
+}
+
+void Lead::NoteLost(uint32_t worker, uint64_t incarnation) {
+  absl::MutexLock lock(&mutex_);
+  if (dealing_[worker] == 0 || dealing_[worker] != incarnation) return;
+  Perform({DealerEvent::Kind::kLost, worker});
+  dealing_[worker] = 0;
+}
+
+void Lead::Stop(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  StopLocked(reason);
+}
+
+void Lead::StopLocked(const std::string& reason) {
+  if (stopped_ || (dealer_ != nullptr && dealer_->finished())) return;
+  stopped_ = true;
+  reason_ = reason.empty() ? "stopped" : reason;
+  if (dealer_ != nullptr) Perform({DealerEvent::Kind::kStop});
+  LOG(INFO) << "the job is stopped: " << reason_;
+}
+
+bool Lead::finished() const {
+  absl::MutexLock lock(&mutex_);
+  return stopped_ || (dealer_ != nullptr && dealer_->finished());
+}
+
+void Lead::FillStatus(v1::StatusReply* reply) const {
+  absl::MutexLock lock(&mutex_);
+  reply->set_lead(true);
+  reply->set_epochs(context_.job.training().epochs());
+  reply->set_batch_size(context_.job.training().batch_size());
+  if (dealer_ != nullptr) {
+    reply->set_total_tickets(dealer_->total_tickets());
+    reply->set_completed_tickets(dealer_->completed_tickets());
+    reply->set_redealt_tickets(dealer_->redealt_tickets());
+    reply->set_completed_epochs(dealer_->completed_epochs());
+  }
+  for (const v1::Evaluation& evaluation : evaluations_) *reply->add_evaluations() = evaluation;
+  reply->set_finished(stopped_ || (dealer_ != nullptr && dealer_->finished()));
+  reply->set_finish_reason(reason_);
+  for (v1::WorkerStatus& worker : *reply->mutable_workers()) {
+    *worker.mutable_figures() = figures_[worker.worker()];
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,67 @@
+// The lead, on the server of shard 0: gives workers their slots, deals batches,
+// keeps what workers and the evaluator report, and says when the job is over.
+// Knows no gRPC.
+//
+//   Lead lead(context);
+//   absl::StatusOr<v1::RegisterReply> slot = lead.Register(request);
+//   absl::StatusOr<v1::FetchTicketsReply> tickets = lead.FetchTickets(request);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "foreshard/v1/admin.pb.h"
+#include "foreshard/v1/exchange.pb.h"
+#include "server/dealer.h"
+#include "server/server_context.h"
+
+namespace foreshard {
+
+// Thread-safe.
+class Lead {
+ public:
+  explicit Lead(ServerContext& context);
+
+  absl::StatusOr<v1::RegisterReply> Register(const v1::RegisterRequest& request);
+  absl::StatusOr<v1::FetchTicketsReply> FetchTickets(const v1::FetchTicketsRequest& request);
+  absl::StatusOr<v1::ReportReply> Report(const v1::ReportRequest& request);
+  absl::StatusOr<v1::LeaveReply> Leave(const v1::LeaveRequest& request);
+
+  // The worker's lease is over: its batches are dealt again.
+  void NoteLost(uint32_t worker, uint64_t incarnation);
+  // Nothing more is dealt; the first reason stays.
+  void Stop(const std::string& reason);
+
+  // Fills the lead's fields, and the figures of the workers listed in the reply.
+  void FillStatus(v1::StatusReply* reply) const;
+  bool finished() const;
+
+ private:
+  // Journaled, with a number given under the lock.
+  Deal Perform(const DealerEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  ServerContext& context_;
+  mutable absl::Mutex mutex_;
+  std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
+  // By slot: the incarnation that is dealt to (0: none), and its last report.
+  std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
+  uint32_t epochs_told_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace foreshard

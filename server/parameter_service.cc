@@ -1,0 +1,445 @@
+#include "server/parameter_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
+#include "glog/logging.h"
+#include "server/monotonic_time.h"
+
+namespace foreshard {
+namespace {
+
+// Up to this much work is done where the message arrived: a hand-off between
+// threads costs as much.
+constexpr uint64_t kInlineBytes = 64 << 10;
+constexpr int64_t kFetchNanoseconds = 20'000'000'000;
+
+using Request = ParsedMessage<v1::ExchangeHeader>;
+
+v1::ReplyHeader::Result ToProto(Result result) {
+  switch (result) {
+    case Result::kApplied:
+      return v1::ReplyHeader::APPLIED;
+    case Result::kDuplicate:
+      return v1::ReplyHeader::DUPLICATE;
+    case Result::kDiscarded:
+      return v1::ReplyHeader::DISCARDED;
+    case Result::kSkipped:
+      return v1::ReplyHeader::SKIPPED;
+    case Result::kCurrent:
+      return v1::ReplyHeader::CURRENT;
+    case Result::kInitialised:
+      return v1::ReplyHeader::INITIALISED;
+    case Result::kPending:
+      return v1::ReplyHeader::PENDING;
+  }
+  return v1::ReplyHeader::CURRENT;
+}
+
+bool SameContract(const v1::Contract& a, const v1::Contract& b) {
+  return a.protocol() == b.protocol() && a.job() == b.job() && a.schema() == b.schema() &&
+         a.plan() == b.plan();
+}
+
+}  // namespace
+
+// One Exchange on its way.
+struct ParameterService::Call {
+  Request request;
+  grpc::ByteBuffer* reply = nullptr;
+  grpc::ServerUnaryReactor* reactor = nullptr;
+  int64_t arrived = 0;
+  uint64_t reserved_bytes = 0;
+  uint64_t message_bytes = 0;
+  Shard::Cell* cell = nullptr;
+  Event event;
+  bool wants_parameters = false;
+
+  const v1::ExchangeHeader& header() const { return request.header(); }
+  bool pushes() const {
+    return header().kind() == v1::ExchangeHeader::PUSH || header().kind() == v1::ExchangeHeader::SKIP;
+  }
+};
+
+// A FETCH: the only call that may wait. Whoever takes it out of the cell's list of
+// waiters, and nobody else, finishes it.
+class ParameterService::FetchReactor final : public grpc::ServerUnaryReactor, public RoundWaiter {
+ public:
+  FetchReactor(ParameterService* service, std::unique_ptr<Call> call)
+      : service_(service), cell_(call->cell), call_(std::move(call)) {
+    round = call_->header().round();
+    deadline = call_->arrived + kFetchNanoseconds;
+    call_->reactor = this;
+  }
+
+  std::unique_ptr<Call> TakeCall() { return std::move(call_); }
+
+  void OnCancel() override {
+    if (service_->context_.shard.Unpark(*cell_, this)) {
+      service_->Finish(TakeCall(), absl::CancelledError("the caller gave up"));
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  ParameterService* const service_;
+  Shard::Cell* const cell_;
+  std::unique_ptr<Call> call_;
+};
+
+grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* context,
+                                                  const v1::HelloRequest* request,
+                                                  v1::HelloReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // The first one makes all segments.
+  context_.threads.Run([this, request, reply, reactor] {
+    const absl::Status status = SayHello(*request, reply);
+    if (!status.ok()) {
+      LOG(WARNING) << "refused Hello of '" << request->worker_name() << "': " << status;
+    }
+    reactor->Finish(ToGrpc(status));
+  });
+  return reactor;
+}
+
+absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::HelloReply* reply) {
+  if (context_.stopping) return absl::UnavailableError("this server is shutting down");
+  if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
+                                                 request.model(), request.train_examples());
+      !status.ok()) {
+    return status;
+  }
+  if (!request.reader()) {
+    const uint32_t worker = request.worker();
+    const uint64_t before =
+        worker < context_.members.slots() ? context_.members.incarnation(worker) : 0;
+    if (absl::Status status =
+            context_.members.Join(worker, request.incarnation(), request.worker_name(), "",
+                                  MonotonicNanoseconds());
+        !status.ok()) {
+      return status;
+    }
+    if (before != request.incarnation()) context_.figures.ResetWorker(worker);
+  }
+  reply->set_shard(context_.shard.index());
+  reply->set_server_incarnation(context_.incarnation);
+  for (const uint32_t segment : context_.shard.MissingSegments()) {
+    reply->add_missing_segments(segment);
+  }
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* ParameterService::Heartbeat(grpc::CallbackServerContext* context,
+                                                      const v1::HeartbeatRequest* request,
+                                                      v1::HeartbeatReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reply->set_server_incarnation(context_.incarnation);
+  const int64_t now = MonotonicNanoseconds();
+  if (!request->leaving()) {
+    reactor->Finish(
+        ToGrpc(context_.members.Touch(request->worker(), request->incarnation(), now)));
+    return reactor;
+  }
+  const absl::StatusOr<bool> left =
+      context_.members.Leave(request->worker(), request->incarnation(), now);
+  if (!left.ok() || !*left) {
+    reactor->Finish(ToGrpc(left.status()));
+    return reactor;
+  }
+  context_.threads.Run([this, request, reactor] {
+    context_.shard.Release(EventKind::kLeave, request->worker(), request->incarnation());
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* reply) {
+  auto call = std::make_unique<Call>();
+  call->arrived = MonotonicNanoseconds();
+  call->reply = reply;
+  call->message_bytes = request->Length();
+  // A fetch gets a reactor of its own below; all others never wait.
+  const auto refuse = [&](const absl::Status& status) {
+    call->reactor = context->DefaultReactor();
+    grpc::ServerUnaryReactor* reactor = call->reactor;
+    Finish(std::move(call), status);
+    return reactor;
+  };
+  if (context_.stopping.load(std::memory_order_relaxed)) {
+    return refuse(absl::UnavailableError("this server is shutting down"));
+  }
+  if (!context_.buffers.Reserve(call->message_bytes)) {
+    return refuse(absl::ResourceExhaustedError(
+        absl::StrCat("this server holds ", context_.buffers.used_bytes(),
+                     " bytes of requests and replies, up to its bound of ",
+                     context_.buffers.budget_bytes(),
+                     " (servers.inflight_bytes): try again after a pause")));
+  }
+  call->reserved_bytes = call->message_bytes;
+  absl::StatusOr<Request> parsed = Request::Parse(*request);
+  if (!parsed.ok()) {
+    context_.figures.NoteRejected();
+    return refuse(parsed.status());
+  }
+  call->request = *std::move(parsed);
+  absl::Status status = Identify(*call);
+  if (status.ok()) status = MakeEvent(*call);
+  if (!status.ok()) {
+    if (call->pushes()) context_.figures.NoteRejected();
+    return refuse(status);
+  }
+  if (call->header().kind() == v1::ExchangeHeader::FETCH) return Fetch(std::move(call));
+
+  call->reactor = context->DefaultReactor();
+  grpc::ServerUnaryReactor* reactor = call->reactor;
+  const uint64_t work_bytes = std::max(call->request.payload().bytes, call->cell->reply_bytes);
+  if (work_bytes <= kInlineBytes) {
+    Serve(std::move(call));
+  } else {
+    context_.threads.Run([this, raw = call.release()] { Serve(std::unique_ptr<Call>(raw)); });
+  }
+  return reactor;
+}
+
+// Who is asking, and whether they may.
+absl::Status ParameterService::Identify(Call& call) const {
+  const v1::ExchangeHeader& header = call.header();
+  const Shard::Agreement* agreed = context_.shard.agreement();
+  if (agreed == nullptr) {
+    return absl::FailedPreconditionError("this server knows no model yet: say Hello first");
+  }
+  if (!SameContract(agreed->contract, header.contract())) {
+    return CheckContract(agreed->contract, header.contract());
+  }
+  absl::StatusOr<Shard::Cell*> cell = context_.shard.FindCell(header.segment());
+  if (!cell.ok()) return cell.status();
+  call.cell = *cell;
+  if (header.incarnation() == 0) {
+    if (header.kind() == v1::ExchangeHeader::READ) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "incarnation 0: a reader has no worker slot and may only read");
+  }
+  return context_.members.Touch(header.worker(), header.incarnation(), call.arrived);
+}
+
+// The event this request asks for, with every field of the wire checked.
+absl::Status ParameterService::MakeEvent(Call& call) const {
+  const v1::ExchangeHeader& header = call.header();
+  const auto bad = [&](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", header.segment(), ", worker ", header.worker(), ": ", what...));
+  };
+  if (header.codec() > 255 || FindCodec(static_cast<CodecId>(header.codec())) == nullptr) {
+    return bad("codec ", header.codec(), " is unknown to this server");
+  }
+  const Codec* reply_codec = header.reply_codec() > 255
+                                 ? nullptr
+                                 : FindCodec(static_cast<CodecId>(header.reply_codec()));
+  if (reply_codec == nullptr || !reply_codec->for_replies()) {
+    return bad("codec ", header.reply_codec(), " is none that a reply can have");
+  }
+  const Payload payload = call.request.payload();
+  Event& event = call.event;
+  event.segment = header.segment();
+  event.worker = header.worker();
+  event.incarnation = header.incarnation();
+  event.codec = static_cast<uint8_t>(header.codec());
+  event.reply_codec = static_cast<uint8_t>(header.reply_codec());
+  event.held_version = header.held_version();
+  event.payload = payload;
+  call.wants_parameters = true;
+  switch (header.kind()) {
+    case v1::ExchangeHeader::PUSH:
+    case v1::ExchangeHeader::SKIP: {
+      event.kind = call.header().kind() == v1::ExchangeHeader::PUSH ? EventKind::kPush
+                                                                    : EventKind::kSkip;
+      event.sequence = header.sequence();
+      event.ticket = header.ticket();
+      event.argument = call.cell->synchronous ? header.round() : 0;
+      if (header.sequence() == 0) return bad("sequence 0; the first push has 1");
+      const uint64_t tickets = context_.shard.agreement()->tickets;
+      if (header.ticket() >= tickets) {
+        return bad("ticket ", header.ticket(), "; the job has ", tickets);
+      }
+      break;
+    }
+    case v1::ExchangeHeader::INITIALISE:
+      event.kind = EventKind::kInitialise;
+      call.wants_parameters = false;
+      break;
+    case v1::ExchangeHeader::FETCH:
+      if (!call.cell->synchronous) return bad("there are no rounds to fetch in this job");
+      event.kind = EventKind::kRead;
+      break;
+    case v1::ExchangeHeader::READ:
+      event.kind = EventKind::kRead;
+      if (header.incarnation() == 0) {
+        event.argument = static_cast<uint64_t>(header.lookahead() ? ReadMode::kReaderLookahead
+                                                                  : ReadMode::kReaderMaster);
+      } else if (!header.lookahead()) {
+        event.argument = static_cast<uint64_t>(ReadMode::kReaderMaster);
+      }
+      break;
+    default:
+      return bad("kind ", static_cast<int>(header.kind()), " is unknown to this server");
+  }
+  return absl::OkStatus();
+}
+
+void ParameterService::Serve(std::unique_ptr<Call> call) {
+  const absl::Status status = Answer(*call);
+  if (!status.ok() && call->pushes() && !absl::IsResourceExhausted(status)) {
+    context_.figures.NoteRejected();
+  }
+  Finish(std::move(call), status);
+}
+
+absl::Status ParameterService::Answer(Call& call) {
+  const v1::ExchangeHeader& header = call.header();
+  Shard::Cell& cell = *call.cell;
+  if (call.event.payload.bytes > 0 && Checksum(call.event.payload) != header.checksum()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", header.segment(), ", worker ", header.worker(),
+                     ": the checksum of the payload is wrong: it was damaged on its way"));
+  }
+  if (absl::Status status = cell.checks->CheckPayload(call.event); !status.ok()) return status;
+  std::optional<ReplyBuffers::Buffer> buffer;
+  Reply parameters;
+  if (call.wants_parameters) {
+    buffer = context_.buffers.Take(cell.reply_bytes);
+    if (!buffer.has_value()) {
+      return absl::ResourceExhaustedError(
+          "no room for a reply within servers.inflight_bytes: try again after a pause");
+    }
+    parameters.data = buffer->data;
+  }
+  absl::StatusOr<Shard::Performed> performed =
+      context_.shard.Perform(cell, call.event, &parameters);
+  if (!performed.ok()) {
+    if (buffer.has_value()) context_.buffers.Return(*buffer);
+    return performed.status();
+  }
+  if (performed->round_closed) {
+    context_.figures.metrics().round_duration_seconds->Observe(performed->round_seconds);
+    for (RoundWaiter* waiter : performed->released) Resume(waiter);
+  }
+  WriteReply(call, *performed, parameters, buffer.has_value() ? &*buffer : nullptr);
+  return absl::OkStatus();
+}
+
+void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
+                                          const Reply& parameters,
+                                          const ReplyBuffers::Buffer* buffer) {
+  const Shard::Cell& cell = *call.cell;
+  const Outcome& outcome = performed.outcome;
+  v1::ReplyHeader header;
+  header.set_result(ToProto(outcome.result));
+  header.set_segment(call.event.segment);
+  header.set_version(outcome.version);
+  header.set_clock(outcome.clock);
+  header.set_codec(static_cast<uint32_t>(parameters.codec));
+  header.set_lag(outcome.lag);
+  header.set_learning_rate(outcome.eta);
+  header.set_gap_squares(static_cast<float>(outcome.gap_squares));
+  header.set_surprise_squares(static_cast<float>(outcome.surprise_squares));
+  header.set_sampled_elements(static_cast<uint32_t>(outcome.sampled_elements));
+  header.set_members(outcome.members);
+  header.set_server_incarnation(context_.incarnation);
+
+  std::vector<grpc::Slice> payload;
+  if (parameters.bytes > 0) {
+    header.set_checksum(Checksum(ByteSpan(parameters.data, parameters.bytes)));
+    payload.push_back(context_.buffers.Share(*buffer, parameters.bytes));
+  } else if (buffer != nullptr) {
+    context_.buffers.Return(*buffer);
+  }
+  grpc::ByteBuffer message = MakeMessage(header, payload);
+  if (call.pushes()) {
+    Outcome counted = outcome;
+    // A synchronous skip is noted like a push.
+    if (performed.kind == EventKind::kSkip) counted.result = Result::kSkipped;
+    if (performed.kind == EventKind::kResend) counted.result = Result::kDuplicate;
+    context_.figures.NotePush(call.event.worker, counted, cell.trainable, call.message_bytes,
+                              cell.plan->elements);
+    ServerMetrics& metrics = context_.figures.metrics();
+    metrics.apply_duration_seconds->Observe(performed.apply_seconds);
+    if (cell.trainable && cell.plan->id == context_.shard.agreement()->first_segment) {
+      metrics.parameter_version->Set(static_cast<double>(outcome.version));
+      metrics.epoch->Set(static_cast<double>(outcome.clock) /
+                         static_cast<double>(context_.shard.agreement()->batches_per_epoch));
+    }
+  }
+  if (cell.trainable && parameters.bytes > 0) {
+    context_.figures.NotePull(message.Length(), cell.plan->elements);
+  }
+  call.reply->Swap(&message);
+}
+
+void ParameterService::Finish(std::unique_ptr<Call> call, const absl::Status& status) {
+  ServerMetrics& metrics = context_.figures.metrics();
+  const double seconds = SecondsBetween(call->arrived, MonotonicNanoseconds());
+  if (call->header().kind() == v1::ExchangeHeader::FETCH) {
+    metrics.fetch_duration_seconds->Observe(seconds);
+  } else {
+    metrics.exchange_duration_seconds->Observe(seconds);
+  }
+  context_.buffers.Release(call->reserved_bytes);
+  metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
+  grpc::ServerUnaryReactor* reactor = call->reactor;
+  call.reset();
+  reactor->Finish(ToGrpc(status));
+}
+
+grpc::ServerUnaryReactor* ParameterService::Fetch(std::unique_ptr<Call> call) {
+  Shard::Cell& cell = *call->cell;
+  auto* reactor = new FetchReactor(this, std::move(call));
+  const absl::StatusOr<bool> parked = context_.shard.Park(cell, reactor);
+  if (!parked.ok()) {
+    Finish(reactor->TakeCall(), parked.status());
+  } else if (!*parked) {
+    Resume(reactor);
+  } else if (context_.stopping && context_.shard.Unpark(cell, reactor)) {
+    // The end may have answered all waiters before this one was there.
+    Finish(reactor->TakeCall(), absl::UnavailableError("this server is shutting down"));
+  }
+  return reactor;
+}
+
+// The round is closed: reads the parameters for a waiter.
+void ParameterService::Resume(RoundWaiter* waiter) {
+  std::unique_ptr<Call> call = static_cast<FetchReactor*>(waiter)->TakeCall();
+  if (call->cell->reply_bytes <= kInlineBytes) return Serve(std::move(call));
+  context_.threads.Run([this, raw = call.release()] { Serve(std::unique_ptr<Call>(raw)); });
+}
+
+void ParameterService::AnswerWaiters(bool all, const std::string& lost) {
+  const Shard::Agreement* agreed = context_.shard.agreement();
+  if (agreed == nullptr || !context_.shard.synchronous()) return;
+  const int64_t now = MonotonicNanoseconds();
+  for (const auto& cell : agreed->cells) {
+    for (RoundWaiter* waiter : context_.shard.TakeWaiters(*cell, now, all || !lost.empty())) {
+      auto call = static_cast<FetchReactor*>(waiter)->TakeCall();
+      absl::Status status;
+      if (!lost.empty()) {
+        status = absl::InternalError(
+            absl::StrCat("round ", waiter->round, " cannot close any more: ", lost));
+      } else if (all) {
+        status = absl::UnavailableError("this server is shutting down");
+      } else {
+        v1::ReplyHeader header;
+        header.set_result(v1::ReplyHeader::PENDING);
+        header.set_segment(call->event.segment);
+        header.set_server_incarnation(context_.incarnation);
+        grpc::ByteBuffer message = MakeMessage(header, {});
+        call->reply->Swap(&message);
+      }
+      Finish(std::move(call), status);
+    }
+  }
+}
+
+}  // namespace foreshard

@@ -1,0 +1,64 @@
+// The ParameterServer service: the hand-shake, and the exchange of one segment.
+//
+// An exchange goes: header parsed in place -> identity, sizes, checksum and
+// finite values checked, without a lock -> Shard::Perform under the segment's
+// mutex, which decodes from the slices as they arrived and writes the reply into a
+// pooled buffer -> header in front of it. Up to 64 KiB all of that happens on
+// gRPC's thread, above on the apply threads. FETCH waits parked, without a thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "foreshard/v1/exchange.grpc.pb.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "server/server_context.h"
+
+namespace foreshard {
+
+using ParameterServiceBase =
+    v1::ParameterServer::WithCallbackMethod_Hello<
+        v1::ParameterServer::WithRawCallbackMethod_Exchange<
+            v1::ParameterServer::WithCallbackMethod_Heartbeat<v1::ParameterServer::Service>>>;
+
+class ParameterService final : public ParameterServiceBase {
+ public:
+  explicit ParameterService(ServerContext& context) : context_(context) {}
+
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
+                                  const v1::HelloRequest* request,
+                                  v1::HelloReply* reply) override;
+  grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* reply) override;
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
+                                      const v1::HeartbeatRequest* request,
+                                      v1::HeartbeatReply* reply) override;
+
+  // Answers parked fetches that have waited for 20 s (`all`: every one, since the
+  // server stops) and, where `lost` says why rounds cannot close any more, with
+  // that error.
+  void AnswerWaiters(bool all, const std::string& lost);
+
+ private:
+  struct Call;
+  class FetchReactor;
+
+  absl::Status SayHello(const v1::HelloRequest& request, v1::HelloReply* reply);
+  absl::Status Identify(Call& call) const;
+  absl::Status MakeEvent(Call& call) const;
+  void Serve(std::unique_ptr<Call> call);
+  absl::Status Answer(Call& call);
+  void WriteReply(Call& call, const Shard::Performed& performed, const Reply& parameters,
+                  const ReplyBuffers::Buffer* buffer);
+  void Finish(std::unique_ptr<Call> call, const absl::Status& status);
+  void Resume(RoundWaiter* waiter);
+  grpc::ServerUnaryReactor* Fetch(std::unique_ptr<Call> call);
+
+  ServerContext& context_;
+};
+
+}  // namespace foreshard

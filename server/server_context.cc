@@ -1,0 +1,30 @@
+#include "server/server_context.h"
+
+#include <chrono>
+
+#include "server/monotonic_time.h"
+
+namespace foreshard {
+namespace {
+
+uint64_t MicrosecondsSinceEpoch() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                   std::chrono::system_clock::now().time_since_epoch())
+                                   .count());
+}
+
+}  // namespace
+
+ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
+                             uint32_t apply_thread_count)
+    : job(job_spec),
+      incarnation(MicrosecondsSinceEpoch()),
+      started(MonotonicNanoseconds()),
+      shard(job, shard_index, sink),
+      members(job.training().max_workers(),
+              static_cast<int64_t>(job.timeouts().lease_seconds() * 1e9)),
+      figures(job.name(), job.update().rule(), shard_index, job.training().max_workers()),
+      buffers(job.servers().inflight_bytes()),
+      threads(apply_thread_count) {}
+
+}  // namespace foreshard

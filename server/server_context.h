@@ -1,0 +1,32 @@
+// What the services of one server share. Owned by ShardServer, which outlives them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "foreshard/v1/job.pb.h"
+#include "server/apply_threads.h"
+#include "server/figures.h"
+#include "server/membership.h"
+#include "server/reply_buffers.h"
+#include "server/shard.h"
+
+namespace foreshard {
+
+struct ServerContext {
+  ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
+                uint32_t apply_thread_count);
+
+  const v1::JobSpec job;
+  // Microseconds since 1970 at start: rises from one start to the next.
+  const uint64_t incarnation;
+  const int64_t started;  // monotonic nanoseconds
+  Shard shard;
+  Membership members;
+  Figures figures;
+  ReplyBuffers buffers;
+  std::atomic<bool> stopping{false};
+  ApplyThreads threads;  // last: ends first
+};
+
+}  // namespace foreshard

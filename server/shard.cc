@@ -1,0 +1,298 @@
+#include "server/shard.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/core/catalogue.h"
+#include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
+#include "common/net/job_spec.h"
+#include "glog/logging.h"
+#include "server/available_memory.h"
+#include "server/monotonic_time.h"
+
+namespace foreshard {
+namespace {
+
+// A block list takes this much for each block, on every server.
+constexpr uint64_t kPlanBytesPerBlock = sizeof(Block) + 16;
+
+double Mebibytes(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+}  // namespace
+
+Shard::Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink)
+    : job_(job),
+      shard_(shard),
+      sink_(sink),
+      synchronous_(IsSynchronous(job)),
+      job_fingerprint_(JobFingerprint(job)) {}
+
+absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_name,
+                          const v1::ModelSchema& model, uint64_t train_examples) {
+  absl::MutexLock lock(&agree_mutex_);
+  // Protocol and job first: a schema is looked at only where those are the same.
+  v1::Contract expected = owned_ != nullptr ? owned_->contract : contract;
+  expected.set_protocol(kProtocolVersion);
+  expected.set_job(job_fingerprint_);
+  v1::Contract first = expected;
+  first.set_schema(contract.schema());
+  first.set_plan(contract.plan());
+  if (absl::Status status = CheckContract(first, contract); !status.ok()) {
+    if (job_name == job_.name()) return status;
+    return absl::FailedPreconditionError(absl::StrCat(
+        status.message(), " (job '", job_.name(), "' here, '", job_name, "' there)"));
+  }
+  if (train_examples == 0) {
+    return absl::FailedPreconditionError(
+        "train_examples: 0: there is no training data at the caller");
+  }
+  if (owned_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<Agreement>> made =
+        MakeAgreement(contract, model, train_examples);
+    if (!made.ok()) return made.status();
+    owned_ = std::move(*made);
+    agreement_.store(owned_.get(), std::memory_order_release);
+    LOG(INFO) << absl::StrFormat(
+        "job '%s': %d of %d segments, %d of %d elements, %.1f MiB, rule %s", job_.name(),
+        owned_->cells.size(), owned_->plan.segments().size(),
+        owned_->cells.empty() ? 0
+                              : owned_->cells.back()->plan->begin +
+                                    owned_->cells.back()->plan->elements -
+                                    owned_->cells.front()->plan->begin,
+        owned_->schema.elements(), Mebibytes(owned_->memory_bytes), job_.update().rule());
+    return absl::OkStatus();
+  }
+  if (contract.schema() != owned_->contract.schema() && model.tensors_size() > 0) {
+    const absl::StatusOr<Schema> theirs = FromProto(model);
+    if (theirs.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("another model schema: ", owned_->schema.Difference(*theirs),
+                       "; use the same model and data everywhere"));
+    }
+  }
+  if (absl::Status status = CheckContract(owned_->contract, contract); !status.ok()) return status;
+  if (train_examples != owned_->train_examples) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("train_examples: ", train_examples, ": the job began with ",
+                     owned_->train_examples, "; give every worker the same training data"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
+    const v1::Contract& contract, const v1::ModelSchema& model, uint64_t train_examples) const {
+  const auto refused = [](const absl::Status& status) {
+    return absl::FailedPreconditionError(status.message());
+  };
+  auto made = std::make_unique<Agreement>();
+  absl::StatusOr<Schema> schema = FromProto(model);
+  if (!schema.ok()) return refused(schema.status());
+  made->schema = *std::move(schema);
+  if (absl::Status status = CheckMemory(made->schema); !status.ok()) return status;
+  absl::StatusOr<ShardPlan> plan = ShardPlan::Create(made->schema, MakePlanOptions(job_));
+  if (!plan.ok()) return refused(plan.status());
+  made->plan = *std::move(plan);
+  made->contract = MakeContract(job_, made->schema, made->plan);
+  if (absl::Status status = CheckContract(made->contract, contract); !status.ok()) return status;
+  made->train_examples = train_examples;
+  made->batches_per_epoch = BatchesPerEpoch(job_, train_examples);
+  made->tickets = made->batches_per_epoch * job_.training().epochs();
+  if (synchronous_ && made->batches_per_epoch < job_.training().workers()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "training.workers: ", job_.training().workers(), ": an epoch of ", train_examples,
+        " examples has only ", made->batches_per_epoch,
+        " batches, fewer than one round takes; use fewer workers or smaller batches"));
+  }
+
+  std::vector<SegmentOptions> options;
+  for (const uint32_t id : made->plan.SegmentsOfShard(shard_)) {
+    options.push_back(MakeSegmentOptions(made->plan.segments()[id], made->batches_per_epoch));
+    made->memory_bytes += Segment::MemoryBytes(options.back());
+  }
+  const uint64_t available = AvailableMemoryBytes();
+  if (made->memory_bytes > available) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "shard %d needs %.0f MiB (rule %s, %d worker slots, %d segments) and %.0f MiB are "
+        "available; use more servers.shards, fewer training.max_workers, or a rule that keeps less",
+        shard_, Mebibytes(made->memory_bytes), job_.update().rule(),
+        job_.training().max_workers(), options.size(), Mebibytes(available)));
+  }
+  made->first_segment = options.empty() ? 0 : options.front().plan.id;
+  for (const SegmentOptions& segment_options : options) {
+    absl::StatusOr<std::unique_ptr<Segment>> segment = Segment::Create(segment_options);
+    if (!segment.ok()) return refused(segment.status());
+    auto cell = std::make_unique<Cell>();
+    cell->plan = &made->plan.segments()[segment_options.plan.id];
+    cell->checks = segment->get();
+    cell->trainable = cell->plan->kind == TensorKind::kTrainable;
+    cell->synchronous = segment_options.synchronous;
+    cell->reply_bytes = cell->plan->elements * sizeof(float);
+    absl::MutexLock lock(&cell->mutex);
+    cell->segment = *std::move(segment);
+    cell->contributed.assign(segment_options.members, false);
+    cell->round_opened = MonotonicNanoseconds();
+    made->cells.push_back(nullptr);
+    std::swap(made->cells.back(), cell);
+  }
+  return made;
+}
+
+// Before anything is made of a schema: a bound from below on what it takes.
+absl::Status Shard::CheckMemory(const Schema& schema) const {
+  const uint64_t blocks = schema.elements() / job_.compression().block_elements() +
+                          schema.tensors().size();
+  const uint64_t least = schema.trainable_elements() / job_.servers().shards() * sizeof(float) +
+                         blocks * kPlanBytesPerBlock;
+  const uint64_t available = AvailableMemoryBytes();
+  if (least <= available) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "a model of %d elements takes at least %.0f MiB on shard %d, and %.0f MiB are available; use "
+      "more servers.shards",
+      schema.elements(), Mebibytes(least), shard_, Mebibytes(available)));
+}
+
+SegmentOptions Shard::MakeSegmentOptions(const SegmentPlan& plan,
+                                         uint64_t batches_per_epoch) const {
+  const RuleTraits& traits = *FindRule(job_.update().rule());
+  SegmentOptions options;
+  options.plan = plan;
+  options.rule.rule = job_.update().rule();
+  options.rule.momentum = job_.update().momentum();
+  options.rule.weight_decay = traits.worker_half ? 0 : job_.update().weight_decay();
+  options.rule.statistics_weight = job_.training().statistics_weight();
+  options.rule.max_workers = job_.training().max_workers();
+  options.schedule = MakeSchedule(job_, batches_per_epoch);
+  // Statistics are averaged as they come: they are pushed every so many steps only,
+  // and no gradient depends on them.
+  options.synchronous = traits.synchronous && plan.kind == TensorKind::kTrainable;
+  options.members = options.synchronous ? job_.training().workers() : 0;
+  options.keep_all_held = traits.needs_held;
+  return options;
+}
+
+absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {
+  const Agreement* agreed = agreement();
+  if (agreed == nullptr) {
+    return absl::FailedPreconditionError("this server knows no model yet: say Hello first");
+  }
+  const uint64_t index = uint64_t{segment} - agreed->first_segment;
+  if (segment < agreed->first_segment || index >= agreed->cells.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", segment, " is not of shard ", shard_, ", which has ",
+                     agreed->cells.size(), " from ", agreed->first_segment, " on"));
+  }
+  return agreed->cells[index].get();
+}
+
+absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* reply) {
+  Performed performed;
+  Event closed = {.kind = EventKind::kRoundClosed, .segment = event.segment};
+  const bool contributes = event.kind == EventKind::kPush || event.kind == EventKind::kSkip;
+  {
+    absl::MutexLock lock(&cell.mutex);
+    Segment& segment = *cell.segment;
+    if (absl::Status status = segment.Admit(&event); !status.ok()) return status;
+    event.number = NextNumber();
+    const int64_t start = MonotonicNanoseconds();
+    performed.outcome = segment.Apply(event, reply);
+    performed.kind = event.kind;
+    if (cell.synchronous && contributes && performed.outcome.result == Result::kPending) {
+      cell.contributed[event.worker] = true;
+      closed.argument = segment.open_round();
+      if (segment.RoundComplete()) {
+        closed.number = NextNumber();
+        performed.outcome = segment.Apply(closed, nullptr);
+        performed.outcome.result = Result::kPending;
+        performed.round_closed = true;
+        cell.contributed.assign(cell.contributed.size(), false);
+        // Those that wait for a round that is closed now.
+        const auto done = std::partition(
+            cell.waiters.begin(), cell.waiters.end(),
+            [&](const RoundWaiter* waiter) { return waiter->round >= segment.open_round(); });
+        performed.released.assign(done, cell.waiters.end());
+        cell.waiters.erase(done, cell.waiters.end());
+      }
+    }
+    const int64_t end = MonotonicNanoseconds();
+    performed.apply_seconds = SecondsBetween(start, end);
+    if (performed.round_closed) {
+      performed.round_seconds = SecondsBetween(std::exchange(cell.round_opened, end), end);
+    }
+  }
+  if (sink_ != nullptr) {
+    if (ChangesState(event)) sink_->Record(event);
+    if (performed.round_closed) sink_->Record(closed);
+  }
+  return performed;
+}
+
+void Shard::Release(EventKind kind, uint32_t worker, uint64_t incarnation) {
+  const Agreement* agreed = agreement();
+  if (agreed == nullptr) return;
+  for (const auto& cell : agreed->cells) {
+    if (cell->synchronous) continue;
+    const absl::StatusOr<Performed> performed = Perform(
+        *cell,
+        {.kind = kind, .segment = cell->plan->id, .worker = worker, .incarnation = incarnation},
+        nullptr);
+    // A newer incarnation has the slot: then there is nothing to release.
+    if (!performed.ok()) VLOG(1) << performed.status();
+  }
+}
+
+absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
+  absl::MutexLock lock(&cell.mutex);
+  const uint64_t open = cell.segment->open_round();
+  if (waiter->round < open) return false;
+  if (waiter->round > open) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("segment ", cell.plan->id, ": round ", waiter->round,
+                     " cannot be fetched; round ", open, " is still open"));
+  }
+  // A worker waits once a segment; a reply that was lost leaves another behind.
+  if (cell.waiters.size() >= 4 * cell.contributed.size() + 4) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("segment ", cell.plan->id, ": ", cell.waiters.size(),
+                     " calls wait for its round already"));
+  }
+  cell.waiters.push_back(waiter);
+  return true;
+}
+
+bool Shard::Unpark(Cell& cell, RoundWaiter* waiter) {
+  absl::MutexLock lock(&cell.mutex);
+  const auto place = std::find(cell.waiters.begin(), cell.waiters.end(), waiter);
+  if (place == cell.waiters.end()) return false;
+  cell.waiters.erase(place);
+  return true;
+}
+
+std::vector<RoundWaiter*> Shard::TakeWaiters(Cell& cell, int64_t now, bool all) {
+  absl::MutexLock lock(&cell.mutex);
+  const auto done = std::partition(
+      cell.waiters.begin(), cell.waiters.end(),
+      [&](const RoundWaiter* waiter) { return !all && waiter->deadline > now; });
+  std::vector<RoundWaiter*> taken(done, cell.waiters.end());
+  cell.waiters.erase(done, cell.waiters.end());
+  return taken;
+}
+
+void Shard::Record(const Event& event) {
+  if (sink_ != nullptr) sink_->Record(event);
+}
+
+std::vector<uint32_t> Shard::MissingSegments() const {
+  std::vector<uint32_t> missing;
+  const Agreement* agreed = agreement();
+  if (agreed == nullptr) return missing;
+  for (const auto& cell : agreed->cells) {
+    absl::MutexLock lock(&cell->mutex);
+    if (!cell->segment->initialised()) missing.push_back(cell->plan->id);
+  }
+  return missing;
+}
+
+}  // namespace foreshard

@@ -1,0 +1,137 @@
+// The part of the parameter vector that this server owns: the segments, one mutex
+// each, and what must be agreed before there are any. Knows no gRPC.
+//
+//   Shard shard(job, 0, &sink);
+//   RETURN_IF_ERROR(shard.Agree(contract, job.name(), model, train_examples));
+//   Shard::Cell* cell = shard.FindCell(segment_id);
+//   Event event = {.kind = EventKind::kPush, ...};
+//   auto performed = shard.Perform(*cell, event, &reply);
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/core/schema.h"
+#include "common/core/shard_plan.h"
+#include "foreshard/v1/exchange.pb.h"
+#include "foreshard/v1/job.pb.h"
+#include "server/event_sink.h"
+#include "server/segment.h"
+
+namespace foreshard {
+
+// Somebody who waits, without a thread, for a round to close.
+class RoundWaiter {
+ public:
+  virtual ~RoundWaiter() = default;
+  uint64_t round = 0;
+  int64_t deadline = 0;  // monotonic nanoseconds
+};
+
+// Thread-safe.
+class Shard {
+ public:
+  struct Cell {
+    absl::Mutex mutex;
+    std::unique_ptr<Segment> segment ABSL_GUARDED_BY(mutex);
+    // Synchronous: who waits, who has contributed to the open round, since when it
+    // is open.
+    std::vector<RoundWaiter*> waiters ABSL_GUARDED_BY(mutex);
+    std::vector<bool> contributed ABSL_GUARDED_BY(mutex);
+    int64_t round_opened ABSL_GUARDED_BY(mutex) = 0;
+    // Constant.
+    const SegmentPlan* plan = nullptr;
+    const Segment* checks = nullptr;  // for CheckPayload, which reads no state
+    bool trainable = false;
+    bool synchronous = false;
+    uint64_t reply_bytes = 0;  // at most
+  };
+
+  // What the first Hello settled; constant from then on.
+  struct Agreement {
+    Schema schema;
+    ShardPlan plan;
+    v1::Contract contract;
+    uint64_t train_examples = 0;
+    uint64_t batches_per_epoch = 0;
+    uint64_t tickets = 0;        // beyond the highest
+    uint64_t memory_bytes = 0;
+    uint32_t first_segment = 0;  // of this shard; their ids are contiguous
+    std::vector<std::unique_ptr<Cell>> cells;
+  };
+
+  struct Performed {
+    Outcome outcome;
+    EventKind kind = EventKind::kRead;  // what Admit made of it
+    double apply_seconds = 0;
+    // Synchronous: the event completed its round; these waited for it and are the
+    // caller's to resume.
+    bool round_closed = false;
+    double round_seconds = 0;
+    std::vector<RoundWaiter*> released;
+  };
+
+  // `job` is loaded and outlives this; `sink` too, and may be null.
+  Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink);
+
+  // What every caller must match. The first brings the schema, by which segments
+  // are made. FAILED_PRECONDITION names what differs, or how much memory is missing.
+  absl::Status Agree(const v1::Contract& contract, const std::string& job_name,
+                     const v1::ModelSchema& model, uint64_t train_examples);
+
+  // nullptr until the first Agree.
+  const Agreement* agreement() const { return agreement_.load(std::memory_order_acquire); }
+
+  // INVALID_ARGUMENT for a segment that is not of this shard.
+  absl::StatusOr<Cell*> FindCell(uint32_t segment) const;
+
+  // Admits the event, gives it its number, applies and records it. A push that
+  // completes a round closes it. Errors are those of Segment::Admit. Payloads must
+  // have passed CheckPayload.
+  absl::StatusOr<Performed> Perform(Cell& cell, Event event, Reply* reply);
+
+  // Performs kExpire or kLeave on every segment. Synchronous: only on statistics.
+  void Release(EventKind kind, uint32_t worker, uint64_t incarnation);
+
+  // Parks a waiter until its round closes, by which it comes back from Perform.
+  // False: the round is closed. RESOURCE_EXHAUSTED: too many wait.
+  absl::StatusOr<bool> Park(Cell& cell, RoundWaiter* waiter);
+  // True where the waiter was still parked, and now is the caller's.
+  bool Unpark(Cell& cell, RoundWaiter* waiter);
+  // Takes out waiters whose deadline has passed (`all`: every one).
+  std::vector<RoundWaiter*> TakeWaiters(Cell& cell, int64_t now, bool all);
+
+  // A number for an event that is not a segment's.
+  uint64_t NextNumber() { return number_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  void Record(const Event& event);
+
+  std::vector<uint32_t> MissingSegments() const;
+  bool synchronous() const { return synchronous_; }
+  uint32_t index() const { return shard_; }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Agreement>> MakeAgreement(const v1::Contract& contract,
+                                                           const v1::ModelSchema& model,
+                                                           uint64_t train_examples) const;
+  absl::Status CheckMemory(const Schema& schema) const;
+  SegmentOptions MakeSegmentOptions(const SegmentPlan& plan, uint64_t batches_per_epoch) const;
+
+  const v1::JobSpec& job_;
+  const uint32_t shard_;
+  EventSink* const sink_;
+  const bool synchronous_;
+  const uint64_t job_fingerprint_;
+  absl::Mutex agree_mutex_;
+  std::unique_ptr<Agreement> owned_ ABSL_GUARDED_BY(agree_mutex_);
+  std::atomic<const Agreement*> agreement_{nullptr};
+  std::atomic<uint64_t> number_{0};
+};
+
+}  // namespace foreshard

@@ -1,0 +1,187 @@
+#include "server/shard_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/net/channel.h"
+#include "common/net/metrics.h"
+#include "glog/logging.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "server/admin_service.h"
+#include "server/lead.h"
+#include "server/lead_service.h"
+#include "server/monotonic_time.h"
+#include "server/parameter_service.h"
+
+namespace foreshard {
+namespace {
+
+constexpr std::chrono::seconds kShutdownDeadline{10};
+constexpr absl::Duration kLongestTick = absl::Seconds(1);
+
+class GrpcShardServer final : public ShardServer {
+ public:
+  explicit GrpcShardServer(const ShardServerOptions& options)
+      : context_(options.job, options.shard, options.events, options.apply_threads),
+        lead_(options.shard == 0 ? std::make_unique<Lead>(context_) : nullptr),
+        parameters_(context_),
+        leading_(context_, lead_.get()),
+        admin_(context_, lead_.get(), options.exit_requested) {}
+
+  ~GrpcShardServer() override { Shutdown(); }
+
+  absl::Status Listen(const ShardServerOptions& options) {
+    if (!options.metrics_listen.empty()) {
+      auto metrics =
+          MetricsEndpoint::Start(options.metrics_listen, context_.figures.metrics().registry);
+      if (!metrics.ok()) return metrics.status();
+      metrics_ = *std::move(metrics);
+      metrics_address_ = metrics_->address();
+      admin_.set_metrics_address(metrics_address_);
+    }
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    int port = 0;
+    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&parameters_);
+    builder.RegisterService(&leading_);
+    builder.RegisterService(&admin_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options.listen,
+                       ": is the port taken, or the address not of this machine? Choose another "
+                       "one, or port 0 for any that is free"));
+    }
+    address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':') + 1), port);
+    server_->GetHealthCheckService()->SetServingStatus(true);
+    sweeper_ = std::thread([this] { Sweep(); });
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+  const std::string& metrics_address() const override { return metrics_address_; }
+  v1::StatusReply status() const override {
+    v1::StatusReply reply;
+    admin_.FillStatus(&reply);
+    return reply;
+  }
+  uint64_t reply_allocations() const override { return context_.buffers.allocations(); }
+
+  void Shutdown() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (closing_) return;
+      closing_ = true;
+    }
+    if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(false);
+    context_.stopping = true;
+    if (sweeper_.joinable()) sweeper_.join();
+    parameters_.AnswerWaiters(true, "");
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
+      server_->Wait();
+    }
+  }
+
+ private:
+  // Leases, waits that are over, and rates: all that happens by the clock.
+  void Sweep() {
+    const float lease = context_.job.timeouts().lease_seconds();
+    const absl::Duration tick = std::min(kLongestTick, absl::Seconds(lease / 4));
+    int64_t last = MonotonicNanoseconds();
+    for (;;) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(absl::Condition(&closing_), tick)) return;
+      }
+      const int64_t now = MonotonicNanoseconds();
+      ExpireSilent(now);
+      context_.figures.UpdateRates(SecondsBetween(std::exchange(last, now), now));
+      ServerMetrics& metrics = context_.figures.metrics();
+      using State = Membership::State;
+      metrics.workers_training->Set(context_.members.Count(State::kTraining));
+      metrics.workers_left->Set(context_.members.Count(State::kLeft));
+      metrics.workers_expired->Set(context_.members.Count(State::kExpired));
+      metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
+      const std::string lost = LostMember(now);
+      if (!lost.empty() && lead_ != nullptr) lead_->Stop(lost);
+      parameters_.AnswerWaiters(false, lost);
+    }
+  }
+
+  void ExpireSilent(int64_t now) {
+    for (const Membership::Member& member : context_.members.ExpireSilent(now)) {
+      LOG(WARNING) << "worker " << member.worker << " ('" << member.name
+                   << "') has been silent for " << SecondsBetween(member.last_seen, now)
+                   << " s: its lease is over";
+      if (lead_ != nullptr) lead_->NoteLost(member.worker, member.incarnation);
+      context_.shard.Release(EventKind::kExpire, member.worker, member.incarnation);
+    }
+  }
+
+  // Synchronous rules have a fixed view: where a member stays away for a second
+  // lease after its own is over, no round can close any more. Says which; "" for
+  // none.
+  std::string LostMember(int64_t now) const {
+    if (!context_.shard.synchronous()) return "";
+    const double lease = context_.job.timeouts().lease_seconds();
+    for (const Membership::Member& member : context_.members.Members()) {
+      const double silent = SecondsBetween(member.last_seen, now);
+      if (member.state == Membership::State::kExpired && silent > 2 * lease) {
+        return absl::StrCat("worker ", member.worker, " ('", member.name,
+                            "') was lost: nothing heard from it for more than ", 2 * lease,
+                            " s, and the synchronous rule ", context_.job.update().rule(),
+                            " needs all of its ", context_.job.training().workers(), " workers");
+      }
+    }
+    return "";
+  }
+
+  ServerContext context_;
+  std::unique_ptr<Lead> lead_;
+  ParameterService parameters_;
+  LeadService leading_;
+  AdminService admin_;
+  std::unique_ptr<MetricsEndpoint> metrics_;
+  std::string address_, metrics_address_;
+  absl::Mutex mutex_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread sweeper_;
+  std::unique_ptr<grpc::Server> server_;  // ends before the services
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
+    const ShardServerOptions& options) {
+  if (options.shard >= options.job.servers().shards()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", options.shard, ": the job has ", options.job.servers().shards(),
+                     " (servers.shards), counted from 0"));
+  }
+  if (absl::Status status = CheckBindAddress(options.listen, options.insecure); !status.ok()) {
+    return status;
+  }
+  if (!options.metrics_listen.empty()) {
+    if (absl::Status status = CheckBindAddress(options.metrics_listen, options.insecure);
+        !status.ok()) {
+      return status;
+    }
+  }
+  auto server = std::make_unique<GrpcShardServer>(options);
+  if (absl::Status status = server->Listen(options); !status.ok()) return status;
+  return std::unique_ptr<ShardServer>(std::move(server));
+}
+
+}  // namespace foreshard
