@@ -127,6 +127,14 @@ class FakeShard final : public v1::ParameterServer::Service,
     absl::MutexLock lock(&mutex_);
     return most_out_;
   }
+  int beats() const {
+    absl::MutexLock lock(&mutex_);
+    return beats_;
+  }
+  int last_beats() const {  // that take leave
+    absl::MutexLock lock(&mutex_);
+    return last_beats_;
+  }
   // The slot is another's from now on.
   void Fence() {
     SetFault([](const v1::ExchangeHeader&, bool) {
@@ -161,9 +169,10 @@ class FakeShard final : public v1::ParameterServer::Service,
     return status;
   }
 
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest*,
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
                          v1::HeartbeatReply* reply) override {
     absl::MutexLock lock(&mutex_);
+    ++(request->leaving() ? last_beats_ : beats_);
     reply->set_server_incarnation(incarnation_);
     return fault_ ? fault_({}, false) : grpc::Status::OK;
   }
@@ -359,6 +368,8 @@ class FakeShard final : public v1::ParameterServer::Service,
   std::function<void(v1::ExchangeReply*)> reply_fault_ ABSL_GUARDED_BY(mutex_);
   int at_once_ ABSL_GUARDED_BY(mutex_) = 0;
   int most_at_once_ ABSL_GUARDED_BY(mutex_) = 0;
+  int beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  int last_beats_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t registrations_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);

@@ -50,6 +50,7 @@ TEST(LeadClient, DealsEveryTicketAndEnds) {
   EXPECT_EQ(server.completed().size(), 200u);
   EXPECT_EQ(lead->finish_reason(), "all epochs are done");
   lead->Leave("finished");
+  lead->Leave("twice");
   EXPECT_EQ(server.leaves(), std::vector<std::string>{"finished"});
 }
 
@@ -134,19 +135,34 @@ TEST(LeadClient, IsFenced) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
 }
 
+Heartbeat::Options Beats(const std::vector<std::string>& servers) {
+  Heartbeat::Options options = {.addresses = servers, .worker = 2, .incarnation = 1,
+                                .lease_seconds = 0.06};
+  for (const std::string& server : servers) options.channels.push_back(MakeChannel(server));
+  return options;
+}
+
 TEST(Heartbeat, HearsThatItIsFenced) {
   FakeShard server(SmallPlan(), {});
-  Heartbeat heartbeat({.channels = {MakeChannel(server.address())},
-                       .addresses = {server.address()},
-                       .worker = 2,
-                       .incarnation = 1,
-                       .lease_seconds = 0.06});
+  Heartbeat heartbeat(Beats({server.address()}));
   EXPECT_TRUE(heartbeat.status().ok());
   server.Fence();
   for (int k = 0; k < 500 && heartbeat.status().ok(); ++k) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   EXPECT_EQ(heartbeat.status().code(), absl::StatusCode::kAborted);
+}
+
+TEST(Heartbeat, TakesLeaveOfEveryServerThatAnswers) {
+  FakeShard first(SmallPlan(), {}), second(SmallPlan(), {});
+  Heartbeat heartbeat(Beats({first.address(), "127.0.0.1:1", second.address()}));
+  for (int k = 0; k < 500 && second.beats() == 0; ++k) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_GT(second.beats(), 0);
+  heartbeat.End(true);
+  heartbeat.End(true);  // once
+  EXPECT_EQ(first.last_beats(), 1);
+  EXPECT_EQ(second.last_beats(), 1);
+  EXPECT_TRUE(heartbeat.status().ok());
 }
 
 }  // namespace

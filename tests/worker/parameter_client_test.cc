@@ -402,6 +402,25 @@ TEST_F(ParameterClientTest, AsksAgainWhenAReplyIsDamaged) {
   }
 }
 
+TEST_F(ParameterClientTest, SendsAgainWhatWasDamagedOnItsWay) {
+  StartServers();
+  auto client = Connected(Options());
+  for (auto& server : servers_) {
+    server->SetFault([left = 2](const v1::ExchangeHeader& header, bool applied) mutable {
+      if (!applied && header.kind() == v1::ExchangeHeader::PUSH && left-- > 0) {
+        return grpc::Status(grpc::StatusCode::DATA_LOSS, "wrong checksum");
+      }
+      return grpc::Status::OK;
+    });
+  }
+  std::vector<float> gradient = Gradient(0);
+  ASSERT_TRUE(client->Push({.ticket = 0, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  for (uint32_t id = 0; id < TrainableSegments(); ++id) {
+    EXPECT_EQ(ServerOf(id).state(id).applied, 1u);
+  }
+}
+
 TEST_F(ParameterClientTest, GivesUpOnRepliesThatStayDamaged) {
   StartServers();
   auto client = Connected(Options());
