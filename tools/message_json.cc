@@ -1,6 +1,8 @@
 #include "tools/message_json.h"
 
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 namespace foreshard {
 namespace {
@@ -16,8 +18,10 @@ ordered_json Number(double value) {
 
 // A float as the shortest decimal that reads back as it, not as its double.
 ordered_json Number(float value) {
-  return std::isfinite(value) ? ordered_json(std::stod(ordered_json(value).dump()))
-                              : ordered_json(nullptr);
+  if (!std::isfinite(value)) return nullptr;
+  char text[32];
+  *std::to_chars(text, text + sizeof text - 1, value).ptr = '\0';
+  return std::strtod(text, nullptr);
 }
 
 ordered_json Single(const Message& message, const FieldDescriptor* field) {

@@ -1,8 +1,10 @@
 #include "kernels/cpu/cpu_device.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/network.h"
@@ -12,7 +14,7 @@
 namespace foreshard::kernels::cpu {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr uint64_t kAlignment = 64;
 
 class HostBuffer : public Buffer {
  public:
@@ -78,11 +80,15 @@ class CpuDevice : public Device {
   std::string_view name() const override { return "cpu"; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(uint64_t bytes) override {
-    const uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded > 0 ? rounded : kAlignment);
+    // Linux gives out more than it has and kills whoever writes to it.
+    const uint64_t machine = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+    const uint64_t rounded =
+        (std::max(bytes, uint64_t{1}) + kAlignment - 1) / kAlignment * kAlignment;
+    void* data = bytes > machine ? nullptr : std::aligned_alloc(kAlignment, rounded);
     if (data == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("there is no memory for ", bytes, " bytes of activations"));
+          absl::StrCat("no memory for a buffer of ", bytes, " bytes; the machine has ", machine,
+                       " in all; take a smaller batch or more micro-batches"));
     }
     std::memset(data, 0, rounded);
     return std::make_unique<HostBuffer>(data, bytes);
@@ -100,8 +106,8 @@ class CpuDevice : public Device {
     const dnnl_status_t status = dnnl_sgemm('N', 'N', rows, columns, inner, 1.0f, a, inner, b,
                                             columns, 0.0f, c, columns);
     if (status == dnnl_success) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("oneDNN: a product of [", m, ", ", k, "] and [", k, ", ",
-                                            n, "] failed: ", dnnl_status2str(status)));
+    return absl::InternalError(absl::StrCat("oneDNN: a product of [", m, ", ", k, "] and [", k,
+                                            ", ", n, "] failed: ", dnnl_status2str(status)));
   }
 
  private:

@@ -1,0 +1,350 @@
+// `foreshard run` from the job to the results folder, with real daemons.
+#include <signal.h>
+#include <sys/mount.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "tests/end_to_end/job_folder.h"
+#include "tools/files.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class RunTest : public EndToEndTest {
+ protected:
+  std::vector<std::string> RunArguments(const std::string& job) {
+    return {"run", "--job", job, "--results", Path("results"), "--device", "cpu"};
+  }
+  // The log of a child of the run.
+  std::string ChildLog(const std::string& name) {
+    return ReadFile(Path("results/logs/" + name + ".log")).value_or("");
+  }
+  // The process id of a daemon of the run, found by its log's name; 0 when not there.
+  int64_t ChildPid(const std::string& name) {
+    const std::vector<int64_t> pids =
+        ProcessesWith(absl::StrCat("--ready-file=", Path("results/logs/"), name, "."));
+    return pids.empty() ? 0 : pids[0];
+  }
+  // An endless job, whose run goes on until something ends it.
+  std::string EndlessJob() {
+    return WriteJob({"training.epochs=100000", "evaluation.interval_epochs=100000"});
+  }
+  // Waits until the run has trained a little.
+  bool IsTraining() {
+    return WaitUntil([&] {
+      return absl::StrContains(ReadFile(Path("command.log")).value_or(""), "epoch ") &&
+             absl::StrContains(ChildLog("worker-0"), "training as worker") &&
+             absl::StrContains(ChildLog("worker-1"), "training as worker");
+    });
+  }
+};
+
+TEST_F(RunTest, TrainsAndWritesResultsWithEveryField) {
+  const Ended ended = RunForeshard(RunArguments(WriteJob()));
+  ASSERT_EQ(ended.status, 0) << ended.output << ChildLog("worker-0") << ChildLog("server-0");
+  EXPECT_THAT(ended.output, HasSubstr("quadrants is trained: 3 of 3 epochs"));
+
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["job"], "quadrants");
+  EXPECT_EQ(results["completed"], true);
+  EXPECT_GT(results["seconds"].get<double>(), 0);
+  EXPECT_EQ(results["epochs"], 3);
+  EXPECT_EQ(results["updates"], 3 * 512 / 16);
+  EXPECT_EQ(results["examples"], 3 * 512);
+  // Four separable classes: far from the quarter that chance gives.
+  EXPECT_GT(results["test_accuracy"].get<double>(), 0.9);
+  EXPECT_LT(results["test_loss"].get<double>(), 1.0);
+  EXPECT_GE(results["staleness"]["mean"].get<double>(), 0);
+  EXPECT_TRUE(results["staleness"]["p50"].is_number());
+  EXPECT_GE(results["staleness"]["max"], results["staleness"]["p99"]);
+  EXPECT_GE(results["gap"]["mean"].get<double>(), 0);
+  // Blocks of 512 elements: 64 bytes of bits and 4 of scale for 2048, and headers.
+  EXPECT_GT(results["push_uncompressed_bytes"].get<double>(),
+            10 * results["push_bytes"].get<double>());
+  EXPECT_GT(results["pull_bytes"].get<uint64_t>(), 0u);
+  EXPECT_GT(results["pull_uncompressed_bytes"].get<uint64_t>(), 0u);
+  ASSERT_EQ(results["workers"].size(), 2u);
+  uint64_t examples = 0;
+  for (const nlohmann::json& worker : results["workers"]) {
+    EXPECT_TRUE(worker["id"].is_number_unsigned());
+    EXPECT_THAT(worker["device"].get<std::string>(), HasSubstr("cpu"));
+    examples += worker["examples"].get<uint64_t>();
+  }
+  EXPECT_EQ(examples, 3u * 512);
+
+  EXPECT_THAT(ReadFile(Path("results/report.html")).value_or(""), HasSubstr("</html>"));
+  EXPECT_THAT(ReadFile(Path("results/job.textproto")).value_or(""), HasSubstr("dana_slim"));
+  EXPECT_THAT(ProcessesWith(folder_), IsEmpty());
+}
+
+TEST_F(RunTest, FlagsOverrideTheJob) {
+  std::vector<std::string> arguments = RunArguments(WriteJob());
+  for (const char* argument : {"--servers", "1", "--workers", "3", "--set", "training.epochs=1",
+                               "--slowdown", "2=1.5", "--no-evaluator"}) {
+    arguments.push_back(argument);
+  }
+  const Ended ended = RunForeshard(arguments);
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["epochs"], 1);
+  EXPECT_EQ(results["workers"].size(), 3u);
+  EXPECT_TRUE(results["test_accuracy"].is_null());
+  EXPECT_FALSE(std::filesystem::exists(Path("results/logs/server-1.log")));
+  EXPECT_FALSE(std::filesystem::exists(Path("results/logs/evaluator.log")));
+}
+
+TEST_F(RunTest, BadJobsEndWithTwoAndNameTheField) {
+  const std::string job = WriteJob();
+  struct Case {
+    const char* override;
+    const char* field;
+  };
+  for (const Case& bad : {Case{"update.rule=dana", "update.rule"},
+                          Case{"update.momentum=", "update.momentum"},
+                          Case{"training.epochs=-1", "training.epochs"},
+                          Case{"training.epoch=1", "training.epoch"},
+                          Case{"compression.push=two_bit", "compression.push"}}) {
+    std::vector<std::string> arguments = RunArguments(job);
+    arguments.insert(arguments.end(), {"--set", bad.override});
+    const Ended ended = RunForeshard(arguments);
+    EXPECT_EQ(ended.status, 2) << bad.override << "\n" << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr(bad.field));
+  }
+  EXPECT_FALSE(std::filesystem::exists(Path("results")));
+}
+
+TEST_F(RunTest, BadCommandLinesEndWithTwo) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"train"},
+           {"run", "--worker", "3"},
+           {"run", "--job", Path("missing.textproto")},
+           {"run", "--job", WriteJob(), "--slowdown", "5=2"},
+           {"run", "--job", WriteJob(), "--workers", "0"},
+           {"run", "--job", WriteJob(), "--workers", "-3"},
+           {"status"},
+           {"status", "--servers", "nowhere"},
+           {"bench", "everything"}}) {
+    const Ended ended = RunForeshard(arguments);
+    EXPECT_EQ(ended.status, 2) << ended.output;
+    EXPECT_THAT(ended.output, Not(IsEmpty()));
+  }
+}
+
+TEST_F(RunTest, MissingAndDamagedDataEndWithTwoAndNameTheFile) {
+  const std::string job = WriteJob();
+  for (const char* name : {"train-images", "test-labels"}) {
+    WriteDataSet();
+    std::filesystem::remove(Path(name));
+    Ended ended = RunForeshard(RunArguments(job));
+    EXPECT_EQ(ended.status, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr(Path(name)));
+    EXPECT_EQ(Results("results")["completed"], false);
+
+    WriteDataSet();
+    const std::string whole = ReadFile(Path(name)).value();
+    ASSERT_TRUE(WriteFileAtomically(Path(name), "no IDX file" + whole.substr(11)).ok());
+    ended = RunForeshard(RunArguments(job));
+    EXPECT_EQ(ended.status, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr(Path(name)));
+  }
+  EXPECT_THAT(ProcessesWith(folder_), IsEmpty());
+}
+
+TEST_F(RunTest, AResultsFolderThatCannotBeUsedEndsWithOne) {
+  std::vector<std::string> arguments = RunArguments(WriteJob());
+  arguments[4] = Path("job.textproto") + "/results";  // below a file
+  const Ended ended = RunForeshard(arguments);
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr(arguments[4]));
+  EXPECT_THAT(ended.output, HasSubstr("--results"));
+}
+
+TEST_F(RunTest, AFullDiskAtTheStartEndsWithOne) {
+  std::filesystem::create_directories(Path("disk"));
+  if (mount("tmpfs", Path("disk").c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "needs the right to mount a small tmpfs";
+  }
+  std::vector<std::string> arguments = RunArguments(WriteJob());
+  arguments[4] = Path("disk/results");
+  const Ended ended = RunForeshard(arguments);
+  umount(Path("disk").c_str());
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("No space left on device"));
+  EXPECT_THAT(ended.output, HasSubstr("--results"));
+}
+
+TEST_F(RunTest, ADiskThatFillsUpDuringTheRunEndsWithOneAndNoHalfFile) {
+  const std::string disk = Path("disk");
+  std::filesystem::create_directories(disk);
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=2m") != 0) {
+    GTEST_SKIP() << "needs the right to mount a small tmpfs";
+  }
+  std::vector<std::string> arguments = RunArguments(WriteJob());
+  arguments[4] = disk + "/results";
+  std::unique_ptr<Process> run = Foreshard(arguments);
+  ASSERT_NE(run, nullptr);
+  // Once the workers have begun, something else takes all that is left.
+  EXPECT_TRUE(WaitUntil([&] {
+    return absl::StrContains(ReadFile(disk + "/results/logs/worker-0.log").value_or(""), "] ");
+  }));
+  EXPECT_FALSE(WriteFileAtomically(disk + "/ballast", std::string(4 << 20, 'x')).ok());
+  for (size_t bytes : {1 << 20, 1 << 16, 1 << 12}) {
+    for (int i = 0; i < 32; ++i) {
+      if (!WriteFileAtomically(absl::StrCat(disk, "/ballast", bytes, ".", i),
+                               std::string(bytes, 'x'))
+               .ok()) {
+        break;
+      }
+    }
+  }
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("the results could not be written"));
+  EXPECT_THAT(ended.output, HasSubstr("No space left on device"));
+  EXPECT_THAT(ended.output, HasSubstr("quadrants is trained"));  // the figures are not lost
+  EXPECT_FALSE(std::filesystem::exists(disk + "/results/results.json"));
+  EXPECT_FALSE(std::filesystem::exists(disk + "/results/results.json.part"));
+  umount(disk.c_str());
+}
+
+TEST_F(RunTest, CtrlCEndsEverythingWith130AndStillWritesResults) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining()) << Finish(*run).output;
+  EXPECT_GE(ProcessesWith(Path("results")).size(), 6u);  // the run, 2 servers, 2 workers, evaluator
+  run->Signal(SIGINT);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 130) << ended.output;
+  EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["completed"], false);
+  EXPECT_EQ(results["ended"], "interrupted");
+  EXPECT_EQ(results["workers"].size(), 2u);
+}
+
+TEST_F(RunTest, CtrlCWhileServersStartEndsEverythingToo) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(WaitUntil([&] { return ChildPid("server-0") != 0; }));
+  run->Signal(SIGTERM);
+  EXPECT_EQ(Finish(*run).status, 130);
+  EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
+}
+
+TEST_F(RunTest, NothingIsLeftRunningWhenTheLauncherIsKilled) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  kill(run->pid(), SIGKILL);
+  EXPECT_EQ(Finish(*run).status, -1);
+  EXPECT_TRUE(WaitUntil([&] { return ProcessesWith(Path("results")).empty(); }));
+}
+
+TEST_F(RunTest, AKilledWorkerIsNamedAndTrainingGoesOn) {
+  // Enough steps that the kill falls into them.
+  std::unique_ptr<Process> run = Foreshard(RunArguments(WriteJob({"training.epochs=200"})));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  const int64_t pid = ChildPid("worker-1");
+  ASSERT_NE(pid, 0);
+  kill(pid, SIGKILL);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("worker-1 was killed by signal 9 (Killed); log: " +
+                                      Path("results/logs/worker-1.log")));
+  EXPECT_THAT(ended.output, HasSubstr("training goes on with 1 worker"));
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["completed"], true);
+  EXPECT_EQ(results["epochs"], 200);
+  EXPECT_EQ(results["updates"], 200 * 512 / 16);
+}
+
+TEST_F(RunTest, WithNoWorkerLeftTheRunEndsWithOne) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  for (const char* name : {"worker-0", "worker-1"}) kill(ChildPid(name), SIGKILL);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("no worker is left"));
+  EXPECT_EQ(Results("results")["completed"], false);
+  EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
+}
+
+TEST_F(RunTest, AKilledServerIsNamedAndEndsTheRunWithOne) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  kill(ChildPid("server-1"), SIGKILL);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("server-1 was killed by signal 9 (Killed); log: " +
+                                      Path("results/logs/server-1.log")));
+  EXPECT_EQ(Results("results")["completed"], false);
+  EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
+}
+
+TEST_F(RunTest, StopFromOutsideEndsTheRun) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  std::string servers;
+  for (const char* name : {"server-0", "server-1"}) {
+    absl::StatusOr<ReadyFile> ready =
+        ReadReadyFile(Path(absl::StrCat("results/logs/", name, ".ready.json")));
+    ASSERT_TRUE(ready.ok()) << ready.status();
+    absl::StrAppend(&servers, servers.empty() ? "" : ",", ready->address);
+  }
+  std::unique_ptr<Process> stop =
+      Foreshard({"stop", "--servers", servers, "--reason", "enough for today"}, "stop.log");
+  const Ended stopped = Finish(*stop, "stop.log");
+  EXPECT_EQ(stopped.status, 0) << stopped.output;
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 130) << ended.output;
+  EXPECT_EQ(Results("results")["completed"], false);
+  EXPECT_THAT(Results("results")["ended"].get<std::string>(), HasSubstr("enough for today"));
+  EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
+}
+
+// Every rule and every codec, end to end.
+class RuleAndCodecTest : public RunTest,
+                         public ::testing::WithParamInterface<std::pair<const char*, const char*>> {
+};
+
+TEST_P(RuleAndCodecTest, Trains) {
+  const auto& [rule, overrides] = GetParam();
+  std::vector<std::string> arguments = RunArguments(WriteJob());
+  arguments.insert(arguments.end(), {"--set", absl::StrCat("update.rule=", rule)});
+  for (const std::string& change : std::vector<std::string>(absl::StrSplit(overrides, ' '))) {
+    arguments.insert(arguments.end(), {"--set", change});
+  }
+  const Ended ended = RunForeshard(arguments);
+  ASSERT_EQ(ended.status, 0) << ended.output << ChildLog("worker-0");
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["completed"], true);
+  EXPECT_EQ(results["updates"], 3 * 512 / 16);
+  EXPECT_GT(results["test_accuracy"].get<double>(), 0.8);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RuleAndCodecTest,
+    ::testing::Values(
+        std::pair("asgd", "update.momentum= compression.push=none schedule.learning_rate=0.1"),
+        std::pair("nag_asgd", "compression.push=fp16"),
+        std::pair("multi_asgd", "compression.push=bf16 compression.reply=bf16"),
+        std::pair("dana_zero", "compression.push=one_bit compression.reply=fp16"),
+        std::pair("dana_slim", "compression.push=one_bit_mean"),
+        std::pair("ssgd", "compression.push=none schedule.learning_rate=0.05")),
+    [](const auto& info) { return std::string(info.param.first); });
+
+}  // namespace
+}  // namespace foreshard
