@@ -31,6 +31,11 @@ grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* contex
   return reactor;
 }
 
+void AdminService::set_metrics_address(const std::string& address) {
+  absl::MutexLock lock(&mutex_);
+  metrics_address_ = address;
+}
+
 void AdminService::FillStatus(v1::StatusReply* reply) const {
   reply->set_job_name(context_.job.name());
   reply->set_rule(context_.job.update().rule());
@@ -38,7 +43,10 @@ void AdminService::FillStatus(v1::StatusReply* reply) const {
   reply->set_shards(context_.job.servers().shards());
   reply->set_server_incarnation(context_.incarnation);
   reply->set_uptime_seconds(SecondsBetween(context_.started, MonotonicNanoseconds()));
-  reply->set_metrics_address(metrics_address_);
+  {
+    absl::MutexLock lock(&mutex_);
+    reply->set_metrics_address(metrics_address_);
+  }
   context_.figures.FillStatus(reply);
   if (const Shard::Agreement* agreed = context_.shard.agreement(); agreed != nullptr) {
     reply->set_train_examples(agreed->train_examples);

@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "foreshard/v1/admin.grpc.pb.h"
 #include "server/lead.h"
 #include "server/server_context.h"
@@ -17,8 +19,7 @@ class AdminService final : public v1::Admin::CallbackService {
   AdminService(ServerContext& context, Lead* lead, std::function<void()> exit)
       : context_(context), lead_(lead), exit_(std::move(exit)) {}
 
-  // Before the service is reachable.
-  void set_metrics_address(const std::string& address) { metrics_address_ = address; }
+  void set_metrics_address(const std::string& address);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::StatusRequest* request,
@@ -38,7 +39,8 @@ class AdminService final : public v1::Admin::CallbackService {
   ServerContext& context_;
   Lead* const lead_;
   const std::function<void()> exit_;
-  std::string metrics_address_;
+  mutable absl::Mutex mutex_;
+  std::string metrics_address_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace foreshard

@@ -39,14 +39,6 @@ class GrpcShardServer final : public ShardServer {
   ~GrpcShardServer() override { Shutdown(); }
 
   absl::Status Listen(const ShardServerOptions& options) {
-    if (!options.metrics_listen.empty()) {
-      auto metrics =
-          MetricsEndpoint::Start(options.metrics_listen, context_.figures.metrics().registry);
-      if (!metrics.ok()) return metrics.status();
-      metrics_ = *std::move(metrics);
-      metrics_address_ = metrics_->address();
-      admin_.set_metrics_address(metrics_address_);
-    }
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -64,6 +56,14 @@ class GrpcShardServer final : public ShardServer {
                        "one, or port 0 for any that is free"));
     }
     address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':') + 1), port);
+    if (!options.metrics_listen.empty()) {
+      auto metrics =
+          MetricsEndpoint::Start(options.metrics_listen, context_.figures.metrics().registry);
+      if (!metrics.ok()) return metrics.status();
+      metrics_ = *std::move(metrics);
+      metrics_address_ = metrics_->address();
+      admin_.set_metrics_address(metrics_address_);
+    }
     server_->GetHealthCheckService()->SetServingStatus(true);
     sweeper_ = std::thread([this] { Sweep(); });
     return absl::OkStatus();
@@ -77,6 +77,17 @@ class GrpcShardServer final : public ShardServer {
     return reply;
   }
   uint64_t reply_allocations() const override { return context_.buffers.allocations(); }
+
+  std::vector<std::string> SaveSegments() const override {
+    std::vector<std::string> saved;
+    if (const Shard::Agreement* agreed = context_.shard.agreement(); agreed != nullptr) {
+      for (const auto& cell : agreed->cells) {
+        absl::MutexLock lock(&cell->mutex);
+        saved.push_back(cell->segment->Save());
+      }
+    }
+    return saved;
+  }
 
   void Shutdown() override {
     {

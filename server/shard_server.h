@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +47,10 @@ class ShardServer {
   virtual v1::StatusReply status() const = 0;
   // Payload buffers ever allocated for replies: does not grow in a steady state.
   virtual uint64_t reply_allocations() const = 0;
+
+  // The state of this shard's segments, in order, each as Segment::Save gives it
+  // under its own lock.
+  virtual std::vector<std::string> SaveSegments() const = 0;
 
   // Stops taking calls, answers those in flight (at most 10 s), ends. Calling it
   // again does nothing. The destructor calls it.

@@ -27,6 +27,7 @@ struct Frame {
 };
 
 std::string TickLabel(double value) {
+  if (value == 0) return "0";  // never "-0"
   if (std::fabs(value) >= 1e6) return absl::StrFormat("%.3gM", value / 1e6);
   if (std::fabs(value) >= 1e4) return absl::StrFormat("%.4gk", value / 1e3);
   return absl::StrFormat("%.6g", value);

@@ -19,8 +19,8 @@ constexpr char kExchangeMethod[] = "/foreshard.v1.ParameterServer/Exchange";
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(250);
 constexpr absl::Duration kIdleCheckEvery = absl::Seconds(1);
-// The same message is sent again this often because its reply was damaged.
-constexpr int kDamagedReplies = 3;
+// The same message is sent again this often because it or its reply was damaged.
+constexpr int kDamagedMessages = 3;
 
 }  // namespace
 
@@ -154,6 +154,9 @@ void ExchangeCalls::Finished(Call* call) {
   if (!call->status.ok()) {
     const absl::Status status = FromGrpc(call->status);
     if (IsTransient(status.code())) return Retry(call, status);
+    if (status.code() == absl::StatusCode::kDataLoss && ++call->damaged <= kDamagedMessages) {
+      return Retry(call, status);
+    }
     End(handler_->Refused(call->out.token, AtServer(patience_[shard].server(), status)));
     return Drop(call);
   }
@@ -171,7 +174,7 @@ void ExchangeCalls::Finished(Call* call) {
       call->out.message = std::move(follow_up->message);
       return Issue(call);
     case FollowUp::What::kAgain:
-      if (++call->damaged > kDamagedReplies) {
+      if (++call->damaged > kDamagedMessages) {
         End(AtServer(patience_[shard].server(), follow_up->reason));
         return Drop(call);
       }

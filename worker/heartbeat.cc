@@ -16,12 +16,16 @@ Heartbeat::Heartbeat(const Options& options)
   thread_ = std::thread([this] { Run(); });
 }
 
-Heartbeat::~Heartbeat() {
+Heartbeat::~Heartbeat() { End(false); }
+
+void Heartbeat::End(bool leave) {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
   }
+  if (!thread_.joinable()) return;
   thread_.join();
+  if (leave) Beat(true);
 }
 
 absl::Status Heartbeat::status() const {
@@ -35,12 +39,12 @@ void Heartbeat::Run() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&closing_), interval_)) return;
     }
-    Beat();
+    Beat(false);
   }
 }
 
 // All servers at once: one that hangs must not cost the leases on the others.
-void Heartbeat::Beat() {
+void Heartbeat::Beat(bool leaving) {
   struct Call {
     grpc::ClientContext context;
     v1::HeartbeatReply reply;
@@ -49,6 +53,7 @@ void Heartbeat::Beat() {
   v1::HeartbeatRequest request;
   request.set_worker(options_.worker);
   request.set_incarnation(options_.incarnation);
+  request.set_leaving(leaving);
   std::vector<std::unique_ptr<v1::ParameterServer::Stub>> stubs;
   std::vector<std::unique_ptr<Call>> calls;
   absl::BlockingCounter left(static_cast<int>(options_.channels.size()));

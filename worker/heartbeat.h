@@ -15,7 +15,7 @@
 
 namespace foreshard {
 
-// Thread-safe. Beats three times a lease from construction to destruction.
+// Thread-safe. Beats three times a lease, from construction on.
 class Heartbeat {
  public:
   struct Options {
@@ -26,7 +26,11 @@ class Heartbeat {
     double lease_seconds = 15;
   };
   explicit Heartbeat(const Options& options);
-  ~Heartbeat();
+  ~Heartbeat();  // as End(false)
+
+  // The last beat. Takes leave of every server that answers, so that it frees what
+  // it keeps for this worker at once, and not when the lease is over.
+  void End(bool leave);
 
   // ABORTED once a server has said that a newer incarnation holds the slot.
   // Servers that do not answer are no concern of this class.
@@ -34,7 +38,7 @@ class Heartbeat {
 
  private:
   void Run();
-  void Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Beat(bool leaving) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
   const absl::Duration interval_;

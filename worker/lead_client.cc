@@ -198,7 +198,8 @@ void LeadClient::Leave(const std::string& reason) {
   v1::LeaveRequest request;
   {
     absl::MutexLock lock(&mutex_);
-    if (failure_.code() == absl::StatusCode::kAborted) return;  // the slot is another's
+    // A fenced worker has no slot to give back.
+    if (std::exchange(left_, true) || failure_.code() == absl::StatusCode::kAborted) return;
     request.mutable_completed()->Assign(completed_.begin(), completed_.end());
     if (figures_.has_value()) *request.mutable_figures() = *figures_;
   }

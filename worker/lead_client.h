@@ -59,7 +59,8 @@ class LeadClient {
   // Why the job is over, once NextTicket has said so.
   std::string finish_reason() const;
 
-  // Reports what is completed and gives the slot back; does not insist.
+  // Reports what is completed and gives the slot back; does not insist. Only the
+  // first call does something.
   void Leave(const std::string& reason);
 
  private:
@@ -88,6 +89,7 @@ class LeadClient {
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
   std::string finish_reason_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_taken_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -151,12 +153,17 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   return absl::OkStatus();
 }
 
-absl::Status WriteReadyFile(const std::string& path) {
+// As the server's: one JSON object, there whole or not at all.
+absl::Status WriteReadyFile(const std::string& path, const std::string& metrics_address) {
   if (path.empty()) return absl::OkStatus();
-  std::ofstream file(path);
-  file << getpid() << "\n";
+  const std::string temporary = path + ".new";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << absl::StrFormat("{\"metrics_address\": \"%s\", \"pid\": %d}\n", metrics_address, getpid());
   file.close();
-  if (!file) return absl::InternalError(absl::StrCat("--ready-file: cannot write ", path));
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("--ready-file: cannot write ", path, ": ", std::strerror(errno)));
+  }
   return absl::OkStatus();
 }
 
@@ -211,7 +218,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     absl::Status status = (*client)->Initialise({parameters, setup.model->schema().elements()});
     if (!status.ok()) return status;
     if (status = (*client)->Pull(Parameters::kAsSent); !status.ok()) return status;
-    if (status = WriteReadyFile(flags.ready_file); !status.ok()) return status;
+    if (status = WriteReadyFile(flags.ready_file, setup.metrics_address); !status.ok()) return status;
     LOG(INFO) << "training as worker " << (*lead)->worker() << " (" << flags.name << ")";
     GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
                               setup.train.get());
@@ -222,11 +229,16 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     loop_options.stop = signals.stop();
     loop_options.fenced = [&heartbeat] { return heartbeat.status(); };
     TrainingLoop loop(loop_options, &computer, client->get(), lead->get(), &progress);
-    return loop.Run();
+    const absl::Status trained = loop.Run();
+    if (trained.code() != absl::StatusCode::kAborted) {
+      (*lead)->Leave(trained.ok() ? "finished" : std::string(trained.message()));
+      heartbeat.End(true);
+    }
+    return trained;
   };
   const absl::Status status = train();
-  if (status.code() != absl::StatusCode::kAborted) {
-    (*lead)->Leave(status.ok() ? "finished" : std::string(status.message()));
+  if (!status.ok() && status.code() != absl::StatusCode::kAborted) {
+    (*lead)->Leave(std::string(status.message()));
   }
   if (status.ok()) {
     const v1::WorkerFigures figures = progress.Figures({});
@@ -249,7 +261,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
   auto client = ParameterClient::Connect(options);
   if (!client.ok()) return client.status();
   if (const absl::Status ready = (*client)->AwaitInitialised(); !ready.ok()) return ready;
-  if (const absl::Status written = WriteReadyFile(flags.ready_file); !written.ok()) return written;
+  if (const absl::Status written = WriteReadyFile(flags.ready_file, setup.metrics_address); !written.ok()) return written;
   Evaluator evaluator({.seed = setup.job.seed(),
                        .batch_size = setup.job.training().batch_size(),
                        .recalibration_batches = setup.job.evaluation().recalibration_batches()},
@@ -290,7 +302,8 @@ int Main(int argc, char** argv) {
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
   app.add_option("--ready-file", flags.ready_file,
-                 "Write the process id here once the first parameters are there");
+                 "Write metrics_address and pid to this file, as JSON, once the first parameters "
+                 "are there");
   app.add_option("--data-directory", flags.data_directory,
                  "The same as --set data.directory=...");
   app.footer(

@@ -144,7 +144,9 @@ class ServersClient : public ParameterClient {
   absl::Status Finish() override { return exchange_->WaitDone(); }
   float* parameters() override { return exchange_->parameters(); }
   double TakeWaitSeconds() override { return exchange_->TakeWaitSeconds(); }
-  double ErrorFeedbackRatio() const override { return exchange_->ErrorFeedbackRatio(); }
+  double ErrorFeedbackRatio(const float* gradient) const override {
+    return exchange_->ErrorFeedbackRatio(gradient);
+  }
   absl::Span<const float> error() const override { return exchange_->error(); }
   Traffic traffic() const override { return exchange_->traffic(); }
   std::shared_ptr<grpc::Channel> channel(uint32_t shard) const override {

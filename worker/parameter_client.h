@@ -135,10 +135,10 @@ class ParameterClient : public ParameterGate {
 
   // Seconds that WaitFor and Finish have blocked since the last call of this.
   virtual double TakeWaitSeconds() = 0;
-  // ||error|| / ||m||, m the worker's momentum where the rule has one, else the
-  // gradient of the last push; 0 without compression. Only while nothing is in
-  // flight; one block in 16 is looked at.
-  virtual double ErrorFeedbackRatio() const = 0;
+  // ||error|| / ||m||, m the worker's momentum where the rule has one, else this
+  // gradient [trainable_elements]; 0 without compression. Only while nothing is
+  // in flight; one block in 16 is looked at.
+  virtual double ErrorFeedbackRatio(const float* gradient) const = 0;
   // What compression has not sent yet, [trainable_elements]; empty without. Only
   // while nothing is in flight.
   virtual absl::Span<const float> error() const = 0;

@@ -53,7 +53,6 @@ void SegmentExchange::Begin(Operation operation) {
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket, .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
-  last_gradient_ = operation_.gradient;
   absl::MutexLock ready_lock(&ready_mutex_);
   left_ = operation_.segments.size();
   all_ready_ = left_ == 0;
@@ -336,11 +335,11 @@ double SegmentExchange::TakeWaitSeconds() {
   return std::exchange(wait_seconds_, 0);
 }
 
-double SegmentExchange::ErrorFeedbackRatio() const {
+double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
   absl::MutexLock lock(&mutex_);
-  const float* momentum = half_ != nullptr && !half_->momentum().empty() ? half_->momentum().data()
-                                                                        : last_gradient_;
-  if (error_.empty() || momentum == nullptr) return 0;
+  const float* momentum =
+      half_ != nullptr && !half_->momentum().empty() ? half_->momentum().data() : gradient;
+  if (error_.empty()) return 0;
   double error = 0, size = 0;
   size_t index = 0;
   for (const SegmentState& segment : segments_) {

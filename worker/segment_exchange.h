@@ -57,7 +57,7 @@ class SegmentExchange : public ExchangeHandler {
   double TakeWaitSeconds();
 
   float* parameters() { return parameters_.data(); }
-  double ErrorFeedbackRatio() const;
+  double ErrorFeedbackRatio(const float* gradient) const;
   absl::Span<const float> error() const { return error_; }
   Traffic traffic() const;
 
@@ -111,7 +111,6 @@ class SegmentExchange : public ExchangeHandler {
   std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
-  const float* last_gradient_ ABSL_GUARDED_BY(mutex_) = nullptr;
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
   double lag_elements_ ABSL_GUARDED_BY(mutex_) = 0;
   double elements_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -63,7 +63,7 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
     SleepFor(absl::Seconds((options_.slowdown - 1) * notes.compute_seconds));
   }
   if (end >= ratio_due_) {
-    progress_->ErrorFeedback(client_->ErrorFeedbackRatio());
+    progress_->ErrorFeedback(client_->ErrorFeedbackRatio(computer_->gradient()));
     ratio_due_ = end + kRatioEvery;
   }
   const absl::Status pushed = client_->Push(

@@ -1,7 +1,14 @@
 #include "common/net/metrics.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -64,6 +71,23 @@ class SeriesMaker {
   Labels labels_;
 };
 
+// Connects and hangs up. `address` is "host:port" or "[v6]:port".
+void Knock(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd >= 0) {
+    // Whether it succeeds does not matter: the next knock comes soon.
+    (void)!connect(fd, found->ai_addr, found->ai_addrlen);
+    close(fd);
+  }
+  freeaddrinfo(found);
+}
+
 constexpr char kPushBytes[] = "Bytes of pushes of trainable segments, headers and scales included.";
 constexpr char kPushPlain[] = "What the pushes of trainable segments would take as plain fp32.";
 constexpr char kPullBytes[] = "Bytes of replies with parameters of trainable segments.";
@@ -93,6 +117,22 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   endpoint->address_ = absl::StrCat(address.substr(0, colon + 1), ports.front());
   endpoint->exposer_->RegisterCollectable(registry);
   return endpoint;
+}
+
+// The HTTP server looks only every two seconds whether it should end, or when
+// somebody connects; so somebody does.
+MetricsEndpoint::~MetricsEndpoint() {
+  if (exposer_ == nullptr) return;
+  std::atomic<bool> ended{false};
+  std::thread knocking([&] {
+    while (!ended) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      Knock(address_);
+    }
+  });
+  exposer_.reset();
+  ended = true;
+  knocking.join();
 }
 
 ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, uint32_t shard)

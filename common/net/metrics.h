@@ -21,6 +21,7 @@ class MetricsEndpoint {
   // "127.0.0.1:0" picks a free port. UNAVAILABLE when the port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
       const std::string& address, std::shared_ptr<prometheus::Registry> registry);
+  ~MetricsEndpoint();
   // "host:port" as bound.
   const std::string& address() const { return address_; }
 

@@ -52,7 +52,7 @@ class Bf16 final : public Codec {
 
   void EncodeBlock(const float* values, float* error, uint32_t elements,
                    uint8_t* out) const override {
-    auto* words = reinterpret_cast<WordAnywhere*>(out);
+    WordAnywhere* words = reinterpret_cast<WordAnywhere*>(out);
     if (error == nullptr) return EncodePlain(values, elements, words);
     EncodeWithError(values, error, elements, words);
   }

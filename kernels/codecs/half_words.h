@@ -13,7 +13,7 @@ namespace foreshard {
 inline constexpr float kFp16Max = 65504.0f;
 inline constexpr uint32_t kBf16MaxWord = 0x7f7f;  // 0x1.fep127
 
-// Little-endian words at any address.
+// Little-endian words at any address. (Name the type: `auto` would drop its alignment.)
 using WordAnywhere [[gnu::aligned(1), gnu::may_alias]] = uint16_t;
 
 // value limited to +-kFp16Max. NaN passes through.
@@ -74,7 +74,7 @@ inline float FloatFromFp16(uint16_t word) {
 
 // Whether none of the n words at `in` has all bits of `exponent` set.
 [[gnu::always_inline]] inline bool WordsFinite(const uint8_t* in, uint64_t n, uint16_t exponent) {
-  const auto* words = reinterpret_cast<const WordAnywhere*>(in);
+  const WordAnywhere* words = reinterpret_cast<const WordAnywhere*>(in);
   uint16_t found = 0;
   for (uint64_t i = 0; i < n; ++i) {
     const uint16_t all = (words[i] & exponent) == exponent ? 1 : 0;

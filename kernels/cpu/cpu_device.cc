@@ -1,8 +1,10 @@
 #include "kernels/cpu/cpu_device.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/network.h"
@@ -78,11 +80,14 @@ class CpuDevice : public Device {
   std::string_view name() const override { return "cpu"; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(uint64_t bytes) override {
-    const uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded > 0 ? rounded : kAlignment);
+    // Linux gives out more than it has and kills whoever writes to it.
+    const uint64_t machine = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+    const uint64_t rounded = (std::max(bytes, uint64_t{1}) + kAlignment - 1) & ~uint64_t{kAlignment - 1};
+    void* data = bytes > machine ? nullptr : std::aligned_alloc(kAlignment, rounded);
     if (data == nullptr) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("there is no memory for ", bytes, " bytes of activations"));
+          absl::StrCat("no memory for a buffer of ", bytes, " bytes; the machine has ", machine,
+                       " in all; take a smaller batch or more micro-batches"));
     }
     std::memset(data, 0, rounded);
     return std::make_unique<HostBuffer>(data, bytes);

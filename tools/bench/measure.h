@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "tools/bench/bench.h"
 
@@ -23,6 +24,17 @@ double BestSeconds(const BenchOptions& options, Pass pass) {
     best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
   } while (++passes < 2 || Clock::now() < stop);
   return best;
+}
+
+// Sets each rate beside STREAM on one thread: the better of `before`, measured at
+// the start of the run, and one measured now.
+inline void HoldAgainstStream(const BenchOptions& options, double before,
+                              std::vector<BenchResult>* results) {
+  const double limit = std::max(before, StreamTriad(1, options));
+  for (BenchResult& result : *results) {
+    result.limit = limit;
+    result.ratio = result.value / limit;
+  }
 }
 
 }  // namespace foreshard::bench

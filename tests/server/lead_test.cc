@@ -1,0 +1,294 @@
+#include "server/lead.h"
+
+#include <set>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "tests/server/server_harness.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+// What a worker says to the lead.
+class LeadClient {
+ public:
+  explicit LeadClient(const TestServers& servers, uint32_t shard = 0)
+      : stub_(v1::Lead::NewStub(servers.channels[shard])) {}
+
+  absl::StatusOr<v1::RegisterReply> Register(const v1::RegisterRequest& request) {
+    return Call<v1::RegisterReply>(&v1::Lead::Stub::Register, request);
+  }
+  absl::StatusOr<v1::FetchTicketsReply> Fetch(uint32_t worker, uint64_t incarnation, uint32_t count,
+                                              const std::vector<uint64_t>& completed = {}) {
+    v1::FetchTicketsRequest request;
+    request.set_worker(worker);
+    request.set_incarnation(incarnation);
+    request.set_count(count);
+    request.mutable_completed()->Assign(completed.begin(), completed.end());
+    return Call<v1::FetchTicketsReply>(&v1::Lead::Stub::FetchTickets, request);
+  }
+  absl::StatusOr<v1::ReportReply> Report(const v1::ReportRequest& request) {
+    return Call<v1::ReportReply>(&v1::Lead::Stub::Report, request);
+  }
+  absl::StatusOr<v1::LeaveReply> Leave(uint32_t worker, uint64_t incarnation,
+                                       const std::vector<uint64_t>& completed = {}) {
+    v1::LeaveRequest request;
+    request.set_worker(worker);
+    request.set_incarnation(incarnation);
+    request.set_reason("done");
+    request.mutable_completed()->Assign(completed.begin(), completed.end());
+    return Call<v1::LeaveReply>(&v1::Lead::Stub::Leave, request);
+  }
+
+ private:
+  template <typename Reply, typename Request>
+  absl::StatusOr<Reply> Call(grpc::Status (v1::Lead::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Reply*),
+                             const Request& request) {
+    grpc::ClientContext context;
+    Reply reply;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
+    if (!status.ok()) return FromGrpc(status);
+    return reply;
+  }
+
+  std::unique_ptr<v1::Lead::Stub> stub_;
+};
+
+std::vector<uint64_t> Tickets(const v1::FetchTicketsReply& reply) {
+  return {reply.tickets().begin(), reply.tickets().end()};
+}
+
+TEST(Lead, GivesOutSlotsAndRisingIncarnations) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  uint64_t last = 0;
+  for (uint32_t slot = 0; slot < 4; ++slot) {
+    const auto reply = lead.Register(servers.Registration("w"));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(reply->worker(), slot);
+    EXPECT_GT(reply->incarnation(), last);
+    EXPECT_FLOAT_EQ(reply->lease_seconds(), 15);
+    last = reply->incarnation();
+  }
+  const auto full = lead.Register(servers.Registration("one too many"));
+  EXPECT_EQ(full.status().code(), Code::kResourceExhausted);
+  EXPECT_THAT(std::string(full.status().message()), HasSubstr("all 4 worker slots are taken"));
+
+  v1::RegisterRequest again = servers.Registration("back");
+  again.set_wanted_slot(2);
+  const auto replaced = lead.Register(again);
+  ASSERT_TRUE(replaced.ok());
+  EXPECT_EQ(replaced->worker(), 2);
+  EXPECT_GT(replaced->incarnation(), last);
+  EXPECT_EQ(lead.Fetch(2, last - 1, 1).status().code(), Code::kAborted);
+  EXPECT_TRUE(lead.Fetch(2, replaced->incarnation(), 1).ok());
+  again.set_wanted_slot(9);
+  EXPECT_EQ(lead.Register(again).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Lead, RefusesAnotherJobAtTheDoor) {
+  TestServers servers(TestJob());
+  v1::RegisterRequest request = servers.Registration("w");
+  request.mutable_contract()->set_job(1);
+  const auto reply = LeadClient(servers).Register(request);
+  EXPECT_EQ(reply.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(std::string(reply.status().message()), HasSubstr("another job"));
+}
+
+TEST(Lead, OtherShardsSayWhereItIs) {
+  TestServers servers(TestJob({"servers.shards=2"}));
+  LeadClient other(servers, 1);
+  const auto reply = other.Register(servers.Registration("w"));
+  EXPECT_EQ(reply.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(std::string(reply.status().message()), HasSubstr("the lead is the server of shard 0"));
+  EXPECT_EQ(other.Fetch(0, 1, 1).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(other.Leave(0, 1).status().code(), Code::kFailedPrecondition);
+  EXPECT_FALSE(servers.Status(1).lead());
+}
+
+TEST(Lead, DealsEveryBatchOnceAndThenFinishes) {
+  TestServers servers(TestJob({"training.epochs=2"}));  // 100 batches an epoch
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  EXPECT_EQ(lead.Fetch(0, 1, 1).status().code(), Code::kAborted);
+  EXPECT_EQ(lead.Fetch(3, a, 1).status().code(), Code::kFailedPrecondition);
+  std::set<uint64_t> seen;
+  std::vector<uint64_t> held_a, held_b;
+  uint32_t turn = 0;
+  for (;;) {
+    const bool first = ++turn % 3 != 0;
+    std::vector<uint64_t>& held = first ? held_a : held_b;
+    const auto reply = lead.Fetch(first ? 0 : 1, first ? a : b, 2, held);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    held = Tickets(*reply);
+    for (const uint64_t ticket : held) EXPECT_TRUE(seen.insert(ticket).second) << ticket;
+    if (reply->state() == v1::FetchTicketsReply::FINISHED) {
+      EXPECT_EQ(reply->reason(), "all 2 epochs are complete");
+      EXPECT_EQ(reply->completed_epochs(), 2);
+      break;
+    }
+    if (reply->state() == v1::FetchTicketsReply::WAIT) {
+      EXPECT_GT(reply->retry_seconds(), 0);
+      EXPECT_EQ(seen.size(), 200);
+    }
+  }
+  EXPECT_EQ(seen.size(), 200);
+  EXPECT_EQ(*seen.rbegin(), 199);
+  v1::StatusReply status = servers.Status();
+  EXPECT_TRUE(status.finished());
+  EXPECT_EQ(status.completed_tickets(), 200);
+  EXPECT_EQ(status.total_tickets(), 200);
+  EXPECT_EQ(status.redealt_tickets(), 0);
+  EXPECT_THAT(status.waiting_for(), HasSubstr("workers to leave: 0 ('a'), 1 ('b')"));
+  EXPECT_TRUE(lead.Leave(0, a).ok());
+  EXPECT_TRUE(lead.Leave(1, b).ok());
+  EXPECT_TRUE(lead.Leave(1, b).ok());  // said twice
+  status = servers.Status();
+  EXPECT_EQ(status.waiting_for(), "");
+  EXPECT_EQ(status.workers(0).state(), "left");
+}
+
+TEST(Lead, WhatALeaverHeldIsDealtAgain) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  ASSERT_EQ(Tickets(*lead.Fetch(0, a, 3)), (std::vector<uint64_t>{0, 1, 2}));
+  ASSERT_TRUE(lead.Leave(0, a, {0}).ok());
+  EXPECT_EQ(Tickets(*lead.Fetch(1, b, 3)), (std::vector<uint64_t>{1, 2, 3}));
+  const v1::StatusReply status = servers.Status();
+  EXPECT_EQ(status.redealt_tickets(), 2);
+  EXPECT_EQ(status.completed_tickets(), 1);
+  EXPECT_EQ(lead.Fetch(0, a, 1).status().code(), Code::kFailedPrecondition);
+}
+
+TEST(Lead, ASilentWorkersBatchesAreDealtAgainAndItMayReturn) {
+  RecordingSink sink;
+  TestServers servers(TestJob({"timeouts.lease_seconds=0.2"}), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  TestWorker worker(servers, 0, a);
+  worker.InitialiseAll();
+  worker.Read(0);
+  ASSERT_EQ(worker.Push(0, 0).header.result(), v1::ReplyHeader::APPLIED);
+  ASSERT_EQ(Tickets(*lead.Fetch(0, a, 2)), (std::vector<uint64_t>{0, 1}));
+  std::vector<uint64_t> dealt;
+  while (servers.Status().workers(0).state() != "expired") {
+    ASSERT_TRUE(lead.Fetch(1, b, 0).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  // The state says expired a moment before the batches are back.
+  while (dealt != std::vector<uint64_t>{0} && dealt != std::vector<uint64_t>{2}) {
+    dealt = Tickets(*lead.Fetch(1, b, 1));
+    if (dealt == std::vector<uint64_t>{2}) ADD_FAILURE() << "dealt ahead of the lost ones";
+  }
+  // It was only slow: its push rejoins with empty momentum, its report counts where
+  // the batch was not dealt again.
+  EXPECT_EQ(worker.Push(0, 1).header.result(), v1::ReplyHeader::APPLIED);
+  EXPECT_EQ(servers.Status().workers(0).state(), "training");
+  const auto back = lead.Fetch(0, a, 1, {1});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(Tickets(*back), (std::vector<uint64_t>{2}));
+  EXPECT_EQ(servers.Status().completed_tickets(), 1);
+  bool expired = false;
+  for (const auto& [number, record] : sink.records()) {
+    ByteSpan piece;
+    uint64_t size = 0;
+    const auto event = ParseRecord(
+        ByteSpan(reinterpret_cast<const uint8_t*>(record.data()), record.size()), &piece, &size);
+    ASSERT_TRUE(event.ok());
+    expired = expired || event->kind == EventKind::kExpire;
+  }
+  EXPECT_TRUE(expired);
+}
+
+TEST(Lead, KeepsFiguresAndEvaluations) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  v1::ReportRequest report;
+  report.set_worker(0);
+  report.set_incarnation(a);
+  report.mutable_figures()->set_steps(12);
+  report.mutable_figures()->set_loss(0.5f);
+  EXPECT_FALSE(lead.Report(report)->finished());
+  report.set_incarnation(a - 1);
+  EXPECT_EQ(lead.Report(report).status().code(), Code::kAborted);
+  v1::ReportRequest evaluator;
+  v1::Evaluation& evaluation = *evaluator.add_evaluations();
+  evaluation.set_parameters("master");
+  evaluation.set_accuracy(0.9);
+  EXPECT_TRUE(lead.Report(evaluator).ok());
+  const v1::StatusReply status = servers.Status();
+  EXPECT_EQ(status.workers(0).figures().steps(), 12);
+  EXPECT_EQ(status.workers(0).device(), "cpu");
+  ASSERT_EQ(status.evaluations_size(), 1);
+  EXPECT_EQ(status.evaluations(0).accuracy(), 0.9);
+}
+
+TEST(Lead, StopEndsTheJobWithItsReason) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  ASSERT_EQ(lead.Fetch(0, a, 1)->state(), v1::FetchTicketsReply::TRAINING);
+  grpc::ClientContext context;
+  v1::StopRequest stop;
+  stop.set_reason("enough");
+  v1::StopReply stopped;
+  ASSERT_TRUE(v1::Admin::NewStub(servers.channels[0])->Stop(&context, stop, &stopped).ok());
+  const auto reply = lead.Fetch(0, a, 1);
+  EXPECT_EQ(reply->state(), v1::FetchTicketsReply::FINISHED);
+  EXPECT_EQ(reply->reason(), "enough");
+  EXPECT_TRUE(lead.Report({})->finished());
+  EXPECT_EQ(servers.Status().finish_reason(), "enough");
+}
+
+TEST(Lead, AStopBeforeAnybodyCameHolds) {
+  TestServers servers(TestJob());
+  grpc::ClientContext context;
+  v1::StopReply stopped;
+  ASSERT_TRUE(v1::Admin::NewStub(servers.channels[0])->Stop(&context, {}, &stopped).ok());
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  EXPECT_EQ(lead.Fetch(0, a, 1)->state(), v1::FetchTicketsReply::FINISHED);
+}
+
+TEST(Server, AsksTheProcessToExitWhenToldTo) {
+  bool asked = false;
+  auto server = ShardServer::Start({.job = TestJob(), .exit_requested = [&] { asked = true; }});
+  ASSERT_TRUE(server.ok());
+  grpc::ClientContext context;
+  v1::StopRequest stop;
+  stop.set_exit_process(true);
+  v1::StopReply stopped;
+  ASSERT_TRUE(
+      v1::Admin::NewStub(MakeChannel((*server)->address()))->Stop(&context, stop, &stopped).ok());
+  (*server)->Shutdown();
+  EXPECT_TRUE(asked);
+  (*server)->Shutdown();  // again does nothing
+}
+
+TEST(Server, NamesWhatItCannotListenOn) {
+  auto server = ShardServer::Start({.job = TestJob(), .metrics_listen = "127.0.0.1:0"});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto taken = ShardServer::Start({.job = TestJob(), .listen = (*server)->address()});
+  EXPECT_EQ(taken.status().code(), Code::kUnavailable);
+  EXPECT_THAT(std::string(taken.status().message()), HasSubstr((*server)->address()));
+  const auto metrics =
+      ShardServer::Start({.job = TestJob(), .metrics_listen = (*server)->metrics_address()});
+  EXPECT_EQ(metrics.status().code(), Code::kUnavailable);
+  EXPECT_EQ(ShardServer::Start({.job = TestJob(), .listen = "0.0.0.0:0"}).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(ShardServer::Start({.job = TestJob(), .shard = 1}).status().code(),
+            Code::kInvalidArgument);
+  EXPECT_TRUE(ShardServer::Start({.job = TestJob(), .listen = "0.0.0.0:0", .insecure = true}).ok());
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,171 @@
+// Synchronous rules over the wire: rounds, parked fetches, lost members.
+#include <chrono>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "tests/server/server_harness.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+v1::ExchangeHeader RoundHeader(TestWorker& worker, uint64_t round) {
+  v1::ExchangeHeader header = worker.PushHeader(0, 2 * round + worker.worker());
+  header.set_round(round);
+  return header;
+}
+
+Answer PushRound(TestWorker& worker, uint64_t round, float value) {
+  const std::vector<float> values(worker.Gradient(0, 0).size(), value);
+  return worker.Send(RoundHeader(worker, round), worker.Encode(0, values));
+}
+
+Answer FetchRound(TestWorker& worker, uint64_t round, double deadline_seconds = 30) {
+  v1::ExchangeHeader header = worker.Header(v1::ExchangeHeader::FETCH, 0);
+  header.set_round(round);
+  return worker.Send(header, "", true, deadline_seconds);
+}
+
+class Rounds : public ::testing::Test {
+ protected:
+  void Begin(const v1::JobSpec& job, EventSink* sink = nullptr) {
+    servers = std::make_unique<TestServers>(job, TestSchema(), sink);
+    first = std::make_unique<TestWorker>(*servers, 0, 5);
+    second = std::make_unique<TestWorker>(*servers, 1, 5);
+    ASSERT_TRUE(first->SayHello().ok());
+    ASSERT_TRUE(second->SayHello().ok());
+    first->InitialiseAll(0);
+    first->Read(0);
+    second->Read(0);
+  }
+
+  size_t Elements() const { return servers->plan.segments()[0].elements; }
+
+  // Until the server says that it waits for this.
+  void AwaitWaiting(const std::string& text) {
+    for (int i = 0; i < 2000 && servers->Status().waiting_for().find(text) == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_THAT(servers->Status().waiting_for(), HasSubstr(text));
+  }
+
+  std::unique_ptr<TestServers> servers;
+  std::unique_ptr<TestWorker> first, second;
+};
+
+TEST_F(Rounds, CloseWhenEveryMemberHasPushed) {
+  RecordingSink sink;
+  Begin(SynchronousJob({"update.momentum="}), &sink);
+  for (uint64_t round = 0; round < 5; ++round) {
+    EXPECT_EQ(PushRound(*first, round, 1).header.result(), v1::ReplyHeader::PENDING);
+    AwaitWaiting("pushes of workers 1");
+    Answer fetched;
+    std::thread waiting([&] { fetched = FetchRound(*first, round); });
+    EXPECT_EQ(PushRound(*second, round, 3).header.result(), v1::ReplyHeader::PENDING);
+    waiting.join();
+    ASSERT_TRUE(fetched.status.ok()) << fetched.status;
+    EXPECT_EQ(fetched.header.version(), round + 1);
+    ASSERT_EQ(fetched.values.size(), Elements());
+    // The mean is 2, momentum is off.
+    EXPECT_NEAR(fetched.values[5], -0.01 * 2 * static_cast<double>(round + 1), 1e-6);
+    const Answer late = FetchRound(*second, round);  // the round is closed already
+    EXPECT_EQ(late.values, fetched.values);
+  }
+  EXPECT_EQ(servers->Status().pushes_applied(), 10);
+  int closed = 0;
+  for (const auto& [number, record] : sink.records()) {
+    ByteSpan piece;
+    uint64_t size = 0;
+    closed += ParseRecord(ByteSpan(reinterpret_cast<const uint8_t*>(record.data()), record.size()),
+                          &piece, &size)
+                  ->kind == EventKind::kRoundClosed;
+  }
+  EXPECT_EQ(closed, 5);
+}
+
+TEST_F(Rounds, ResentPushesCountOnce) {
+  Begin(SynchronousJob({"update.momentum="}));
+  const v1::ExchangeHeader header = RoundHeader(*first, 0);
+  const std::string payload = first->Encode(0, std::vector<float>(Elements(), 1));
+  EXPECT_EQ(first->Send(header, payload).header.result(), v1::ReplyHeader::PENDING);
+  EXPECT_EQ(first->Send(header, payload).header.result(), v1::ReplyHeader::PENDING);
+  PushRound(*second, 0, 3);
+  const Answer again = first->Send(header, payload);  // its round is closed
+  EXPECT_EQ(again.header.result(), v1::ReplyHeader::DUPLICATE);
+  ASSERT_EQ(again.values.size(), Elements());
+  EXPECT_NEAR(again.values[0], -0.02, 1e-6);
+  EXPECT_EQ(PushRound(*first, 2, 1).status.code(), Code::kFailedPrecondition);  // round 1 is open
+  EXPECT_EQ(FetchRound(*first, 2).status.code(), Code::kFailedPrecondition);
+}
+
+TEST_F(Rounds, SkippingLeavesAWorkerOutOfTheMean) {
+  Begin(SynchronousJob({"update.momentum="}));
+  v1::ExchangeHeader skip = RoundHeader(*first, 0);
+  skip.set_kind(v1::ExchangeHeader::SKIP);
+  EXPECT_EQ(first->Send(skip).header.result(), v1::ReplyHeader::PENDING);
+  PushRound(*second, 0, 3);
+  const Answer fetched = FetchRound(*first, 0);
+  ASSERT_EQ(fetched.values.size(), Elements());
+  EXPECT_NEAR(fetched.values[0], -0.03, 1e-6);
+  EXPECT_EQ(servers->Status().pushes_skipped(), 1);
+}
+
+TEST_F(Rounds, AFetchThatIsGivenUpIsForgotten) {
+  Begin(SynchronousJob({"update.momentum="}));
+  PushRound(*first, 0, 1);
+  EXPECT_EQ(FetchRound(*first, 0, 0.05).status.code(), Code::kDeadlineExceeded);
+  PushRound(*second, 0, 3);
+  EXPECT_EQ(FetchRound(*first, 0).header.version(), 1);
+}
+
+TEST_F(Rounds, TooManyFetchesAreTurnedAway) {
+  Begin(SynchronousJob({"update.momentum="}));
+  PushRound(*first, 0, 1);
+  std::vector<std::thread> threads;
+  std::atomic<int> away{0}, answered{0};
+  for (int i = 0; i < 20; ++i) {
+    threads.emplace_back([&] {
+      TestWorker worker(*servers, 0, 5);
+      const Answer answer = FetchRound(worker, 0);
+      if (answer.status.code() == Code::kResourceExhausted) ++away;
+      if (answer.status.ok()) ++answered;
+    });
+  }
+  while (away < 8) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  PushRound(*second, 0, 1);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(away, 8);  // two members: 12 may wait
+  EXPECT_EQ(answered, 12);
+}
+
+TEST_F(Rounds, ShutdownAnswersThoseWhoWait) {
+  Begin(SynchronousJob());
+  PushRound(*first, 0, 1);
+  Answer fetched;
+  std::thread waiting([&] { fetched = FetchRound(*first, 0); });
+  AwaitWaiting("pushes of workers 1");
+  servers->servers[0]->Shutdown();
+  waiting.join();
+  EXPECT_EQ(fetched.status.code(), Code::kUnavailable) << fetched.status;
+}
+
+TEST_F(Rounds, ALostMemberEndsTheJobByName) {
+  Begin(SynchronousJob({"timeouts.lease_seconds=0.3"}));
+  PushRound(*first, 0, 1);
+  // Only the first stays alive.
+  Answer fetched;
+  do {
+    fetched = FetchRound(*first, 0, 0.2);
+  } while (fetched.status.code() == Code::kDeadlineExceeded);
+  EXPECT_EQ(fetched.status.code(), Code::kInternal) << fetched.status;
+  EXPECT_THAT(std::string(fetched.status.message()), HasSubstr("worker 1 ('w1') was lost"));
+  const v1::StatusReply status = servers->Status();
+  EXPECT_TRUE(status.finished());
+  EXPECT_EQ(status.state(), "finished");
+  EXPECT_THAT(status.finish_reason(), HasSubstr("worker 1 ('w1') was lost"));
+}
+
+}  // namespace
+}  // namespace foreshard

@@ -1,0 +1,385 @@
+// A server of one shard for tests of the worker's side: plain SGD per segment,
+// every request noted, and faults on demand. With shard 0 it is the lead too.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/core/bytes.h"
+#include "common/core/shard_plan.h"
+#include "common/net/channel.h"
+#include "foreshard/v1/admin.grpc.pb.h"
+#include "foreshard/v1/exchange.grpc.pb.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "kernels/codecs/codec.h"
+
+namespace foreshard {
+
+class FakeShard final : public v1::ParameterServer::Service,
+                        public v1::Lead::Service,
+                        public v1::Admin::Service {
+ public:
+  struct Options {
+    uint32_t shard = 0;
+    float eta = 0.1f;
+    bool synchronous = false;  // answers a push with PENDING, a FETCH after `pending_fetches` of them
+    int pending_fetches = 1;
+    uint64_t tickets = 0;
+    uint32_t epochs = 1;
+  };
+  struct State {
+    std::vector<float> values;
+    bool initialised = false;
+    uint64_t version = 0, clock = 0, sequence = 0;
+    uint64_t applied = 0, skipped = 0, duplicates = 0;
+    int fetches = 0;
+  };
+
+  FakeShard(const ShardPlan& plan, const Options& options) : plan_(plan), options_(options) {
+    for (const uint32_t id : plan_.SegmentsOfShard(options.shard)) {
+      states_[id].values.resize(plan_.segments()[id].elements);
+    }
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(static_cast<v1::ParameterServer::Service*>(this));
+    builder.RegisterService(static_cast<v1::Lead::Service*>(this));
+    builder.RegisterService(static_cast<v1::Admin::Service*>(this));
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeShard() override {
+    Hold({});
+    Stop();
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  void Stop() {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    server_ = nullptr;
+  }
+
+  // Asked before a request is handled (apply == false) and after (true); an error
+  // is what the caller gets instead of the reply. Under the lock.
+  using Fault = std::function<grpc::Status(const v1::ExchangeHeader&, bool applied)>;
+  void SetFault(Fault fault) {
+    absl::MutexLock lock(&mutex_);
+    fault_ = std::move(fault);
+  }
+  // May change a reply that is ready to go.
+  void SetReplyFault(std::function<void(v1::ExchangeReply*)> fault) {
+    absl::MutexLock lock(&mutex_);
+    reply_fault_ = std::move(fault);
+  }
+  // Replies for these segments wait until they are no longer in the set.
+  void Hold(std::set<uint32_t> segments) {
+    absl::MutexLock lock(&mutex_);
+    held_ = std::move(segments);
+  }
+  void set_incarnation(uint64_t incarnation) {
+    absl::MutexLock lock(&mutex_);
+    incarnation_ = incarnation;
+  }
+  void set_epochs_done(uint32_t epochs, bool finished) {
+    absl::MutexLock lock(&mutex_);
+    epochs_done_ = epochs;
+    finished_ = finished;
+  }
+
+  State state(uint32_t segment) const {
+    absl::MutexLock lock(&mutex_);
+    return states_.at(segment);
+  }
+  std::vector<v1::ExchangeRequest> requests() const {
+    absl::MutexLock lock(&mutex_);
+    return requests_;
+  }
+  int most_at_once() const {
+    absl::MutexLock lock(&mutex_);
+    return most_at_once_;
+  }
+  std::vector<uint64_t> completed() const {
+    absl::MutexLock lock(&mutex_);
+    return completed_;
+  }
+  std::vector<v1::Evaluation> evaluations() const {
+    absl::MutexLock lock(&mutex_);
+    return evaluations_;
+  }
+  std::vector<std::string> leaves() const {
+    absl::MutexLock lock(&mutex_);
+    return leaves_;
+  }
+  v1::WorkerFigures figures() const {
+    absl::MutexLock lock(&mutex_);
+    return figures_;
+  }
+  int most_tickets_out() const {
+    absl::MutexLock lock(&mutex_);
+    return most_out_;
+  }
+  int beats() const {
+    absl::MutexLock lock(&mutex_);
+    return beats_;
+  }
+  int last_beats() const {  // that take leave
+    absl::MutexLock lock(&mutex_);
+    return last_beats_;
+  }
+  // The slot is another's from now on.
+  void Fence() {
+    SetFault([](const v1::ExchangeHeader&, bool) {
+      return grpc::Status(grpc::StatusCode::ABORTED, "a newer incarnation holds the slot");
+    });
+  }
+
+  // ParameterServer.
+  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request,
+                     v1::HelloReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    reply->set_shard(options_.shard);
+    reply->set_server_incarnation(incarnation_);
+    for (const auto& [id, state] : states_) {
+      if (!state.initialised) reply->add_missing_segments(id);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Exchange(grpc::ServerContext* context, const v1::ExchangeRequest* request,
+                        v1::ExchangeReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    requests_.push_back(*request);
+    most_at_once_ = std::max(most_at_once_, ++at_once_);
+    const grpc::Status status = Handle(*request, reply);
+    const uint32_t segment = request->header().segment();
+    const auto released = [&]() { return held_.count(segment) == 0 || context->IsCancelled(); };
+    while (!released()) {
+      mutex_.AwaitWithTimeout(absl::Condition(&released), absl::Milliseconds(20));
+    }
+    --at_once_;
+    return status;
+  }
+
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    ++(request->leaving() ? last_beats_ : beats_);
+    reply->set_server_incarnation(incarnation_);
+    return fault_ ? fault_({}, false) : grpc::Status::OK;
+  }
+
+  // Lead.
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest*,
+                        v1::RegisterReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    reply->set_worker(2);
+    reply->set_incarnation(++registrations_);
+    reply->set_lease_seconds(15);
+    return grpc::Status::OK;
+  }
+  grpc::Status FetchTickets(grpc::ServerContext*, const v1::FetchTicketsRequest* request,
+                            v1::FetchTicketsReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    if (fault_) {
+      if (const grpc::Status status = fault_({}, false); !status.ok()) return status;
+    }
+    completed_.insert(completed_.end(), request->completed().begin(), request->completed().end());
+    for (uint32_t k = 0; k < request->count() && next_ticket_ < options_.tickets; ++k) {
+      reply->add_tickets(next_ticket_++);
+    }
+    most_out_ = std::max(most_out_, static_cast<int>(next_ticket_ - completed_.size()));
+    if (completed_.size() == options_.tickets) {
+      reply->set_state(v1::FetchTicketsReply::FINISHED);
+      reply->set_reason("all epochs are done");
+    } else if (reply->tickets().empty()) {
+      reply->set_state(v1::FetchTicketsReply::WAIT);
+      reply->set_retry_seconds(0.01f);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status Report(grpc::ServerContext*, const v1::ReportRequest* request,
+                      v1::ReportReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    evaluations_.insert(evaluations_.end(), request->evaluations().begin(),
+                        request->evaluations().end());
+    if (request->has_figures()) figures_ = request->figures();
+    if (!evaluations_.empty() && !script_.empty()) {
+      epochs_done_ = script_.front();
+      script_.pop_front();
+      finished_ = script_.empty();
+    }
+    reply->set_completed_epochs(epochs_done_);
+    reply->set_finished(finished_);
+    return grpc::Status::OK;
+  }
+  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest* request,
+                     v1::LeaveReply*) override {
+    absl::MutexLock lock(&mutex_);
+    leaves_.push_back(request->reason());
+    completed_.insert(completed_.end(), request->completed().begin(), request->completed().end());
+    return grpc::Status::OK;
+  }
+  // Completed epochs as each report that follows the first evaluation is told;
+  // with the last one the job is finished.
+  void SetReportScript(std::deque<uint32_t> script) {
+    absl::MutexLock lock(&mutex_);
+    script_ = std::move(script);
+  }
+
+  // Admin.
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::StatusRequest*,
+                         v1::StatusReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    reply->set_server_incarnation(incarnation_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  grpc::Status Handle(const v1::ExchangeRequest& request, v1::ExchangeReply* reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const v1::ExchangeHeader& header = request.header();
+    if (fault_) {
+      if (const grpc::Status status = fault_(header, false); !status.ok()) return status;
+    }
+    const auto at = states_.find(header.segment());
+    if (at == states_.end()) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "not a segment of this shard"};
+    }
+    State& state = at->second;
+    const ByteSpan bytes(reinterpret_cast<const uint8_t*>(request.payload().data()),
+                         request.payload().size());
+    if (!bytes.empty() && Checksum(bytes) != header.checksum()) {
+      return {grpc::StatusCode::DATA_LOSS, "wrong checksum"};
+    }
+    v1::ReplyHeader& out = *reply->mutable_header();
+    out.set_segment(header.segment());
+    out.set_server_incarnation(incarnation_);
+    out.set_result(v1::ReplyHeader::CURRENT);
+    bool parameters = true;
+    switch (header.kind()) {
+      case v1::ExchangeHeader::INITIALISE:
+        if (!state.initialised) std::memcpy(state.values.data(), bytes.data(), bytes.size());
+        state.initialised = true;
+        out.set_result(v1::ReplyHeader::INITIALISED);
+        parameters = false;
+        break;
+      case v1::ExchangeHeader::PUSH:
+      case v1::ExchangeHeader::SKIP: {
+        if (header.sequence() <= state.sequence) {
+          ++state.duplicates;
+          out.set_result(v1::ReplyHeader::DUPLICATE);
+          break;
+        }
+        if (header.sequence() != state.sequence + 1) {
+          return {grpc::StatusCode::INVALID_ARGUMENT, "a sequence number was left out"};
+        }
+        state.sequence = header.sequence();
+        state.clock = std::max(state.clock, header.ticket());
+        if (header.kind() == v1::ExchangeHeader::SKIP) {
+          ++state.skipped;
+          out.set_result(v1::ReplyHeader::SKIPPED);
+          break;
+        }
+        out.set_lag(state.version - header.held_version());
+        Apply(header, bytes, &state);
+        out.set_result(v1::ReplyHeader::APPLIED);
+        if (options_.synchronous) {
+          out.set_result(v1::ReplyHeader::PENDING);
+          state.fetches = 0;
+          parameters = false;
+        }
+        break;
+      }
+      case v1::ExchangeHeader::FETCH:
+        if (state.fetches++ < options_.pending_fetches) {
+          out.set_result(v1::ReplyHeader::PENDING);
+          parameters = false;
+        }
+        break;
+      default:
+        break;
+    }
+    out.set_version(state.version);
+    out.set_clock(state.clock);
+    out.set_gap_squares(4.0f);
+    out.set_surprise_squares(1.0f);
+    out.set_sampled_elements(1);
+    if (parameters) Write(header, state, reply);
+    if (fault_) {
+      if (const grpc::Status status = fault_(header, true); !status.ok()) return status;
+    }
+    if (reply_fault_) reply_fault_(reply);
+    return grpc::Status::OK;
+  }
+
+  void Apply(const v1::ExchangeHeader& header, ByteSpan bytes, State* state) {
+    const SegmentPlan& plan = plan_.segments()[header.segment()];
+    const Codec& codec = *FindCodec(static_cast<CodecId>(header.codec()));
+    const std::vector<ByteSpan> pieces = {bytes};
+    PayloadReader reader(Payload{pieces, bytes.size()});
+    alignas(64) uint8_t straddle[kMaxBlockElements * 4];
+    alignas(64) float scratch[kMaxBlockElements];
+    for (const Block& block : plan.blocks) {
+      const uint8_t* run = reader.Next(codec.BlockBytes(block.elements), straddle);
+      const float* values = codec.DecodeBlock(run, block.elements, scratch);
+      for (uint32_t k = 0; k < block.elements; ++k) {
+        float& theta = state->values[block.offset + k];
+        // Statistics: what was pushed, to look at.
+        theta = plan.kind == TensorKind::kStatistic ? values[k] : theta - options_.eta * values[k];
+      }
+    }
+    ++state->version;
+    ++state->applied;
+  }
+
+  void Write(const v1::ExchangeHeader& header, const State& state, v1::ExchangeReply* reply) {
+    const SegmentPlan& plan = plan_.segments()[header.segment()];
+    const bool full = reply->header().result() == v1::ReplyHeader::DUPLICATE;
+    const Codec& codec =
+        *FindCodec(full ? CodecId::kNone : static_cast<CodecId>(header.reply_codec()));
+    std::string& payload = *reply->mutable_payload();
+    payload.resize(EncodedBytes(codec, plan.blocks));
+    auto* bytes = reinterpret_cast<uint8_t*>(payload.data());
+    EncodeSegment(codec, plan.blocks, state.values.data(), nullptr, bytes);
+    reply->mutable_header()->set_codec(static_cast<uint32_t>(codec.id()));
+    reply->mutable_header()->set_checksum(Checksum(ByteSpan(bytes, payload.size())));
+  }
+
+  const ShardPlan plan_;
+  const Options options_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+
+  mutable absl::Mutex mutex_;
+  std::map<uint32_t, State> states_ ABSL_GUARDED_BY(mutex_);
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 77;
+  std::vector<v1::ExchangeRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint32_t> held_ ABSL_GUARDED_BY(mutex_);
+  Fault fault_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(v1::ExchangeReply*)> reply_fault_ ABSL_GUARDED_BY(mutex_);
+  int at_once_ ABSL_GUARDED_BY(mutex_) = 0;
+  int most_at_once_ ABSL_GUARDED_BY(mutex_) = 0;
+  int beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  int last_beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t registrations_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
+  int most_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
+  std::deque<uint32_t> script_ ABSL_GUARDED_BY(mutex_);
+  uint32_t epochs_done_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::string> leaves_ ABSL_GUARDED_BY(mutex_);
+  v1::WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace foreshard

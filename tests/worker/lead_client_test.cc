@@ -1,0 +1,169 @@
+#include "worker/lead_client.h"
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/fake_shard.h"
+#include "worker/heartbeat.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+ShardPlan SmallPlan() {
+  return ShardPlan::Create(
+             Schema::Create({{"w", {16}, TensorKind::kTrainable, false}}).value(), {.shards = 1})
+      .value();
+}
+
+std::unique_ptr<LeadClient> Registered(const FakeShard& server,
+                                       const std::atomic<bool>* stop = nullptr,
+                                       double connect_seconds = 20) {
+  auto lead = LeadClient::Register({.address = server.address(),
+                                    .connect_seconds = connect_seconds,
+                                    .stop = stop});
+  EXPECT_TRUE(lead.ok()) << lead.status();
+  return *std::move(lead);
+}
+
+TEST(LeadClient, DealsEveryTicketAndEnds) {
+  FakeShard server(SmallPlan(), {.tickets = 200});
+  auto lead = Registered(server);
+  EXPECT_EQ(lead->worker(), 2u);
+  EXPECT_EQ(lead->incarnation(), 1u);
+  std::set<uint64_t> seen;
+  for (;;) {
+    const auto ticket = lead->NextTicket();
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    if (!ticket->has_value()) break;
+    EXPECT_TRUE(seen.insert(**ticket).second);
+    lead->Completed(**ticket);
+  }
+  EXPECT_EQ(seen.size(), 200u);
+  EXPECT_EQ(server.completed().size(), 200u);
+  EXPECT_EQ(lead->finish_reason(), "all epochs are done");
+  lead->Leave("finished");
+  lead->Leave("twice");
+  EXPECT_EQ(server.leaves(), std::vector<std::string>{"finished"});
+}
+
+TEST(LeadClient, HoldsFewTicketsAtATime) {
+  FakeShard server(SmallPlan(), {.tickets = 1000});
+  auto lead = Registered(server);
+  for (int k = 0; k < 100; ++k) {
+    const auto ticket = lead->NextTicket();
+    ASSERT_TRUE(ticket.ok());
+    lead->Completed(**ticket);
+  }
+  // Eight in hand at most, and what is finished but not yet reported.
+  EXPECT_LE(server.most_tickets_out(), 8 + 100);
+  FakeShard other(SmallPlan(), {.tickets = 1000});
+  auto idle = Registered(other);
+  ASSERT_TRUE(idle->NextTicket().ok());
+  idle->Leave("done");
+  EXPECT_LE(other.most_tickets_out(), 3);
+}
+
+TEST(LeadClient, ReportsTheNewestFigures) {
+  FakeShard server(SmallPlan(), {.tickets = 10});
+  auto lead = Registered(server);
+  v1::WorkerFigures figures;
+  figures.set_steps(5);
+  lead->Report(figures);
+  for (int k = 0; k < 500 && server.figures().steps() != 5; ++k) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_EQ(server.figures().steps(), 5u);
+}
+
+TEST(LeadClient, LeavingReportsWhatIsCompleted) {
+  FakeShard server(SmallPlan(), {.tickets = 10});
+  auto lead = Registered(server);
+  const auto ticket = lead->NextTicket();
+  ASSERT_TRUE(ticket.ok());
+  lead->Completed(**ticket);
+  lead->Leave("interrupted");
+  const std::vector<uint64_t> completed = server.completed();
+  EXPECT_EQ(std::count(completed.begin(), completed.end(), **ticket), 1);
+  EXPECT_EQ(server.leaves(), std::vector<std::string>{"interrupted"});
+}
+
+TEST(LeadClient, NamesTheLeadThatIsMissing) {
+  const auto lead = LeadClient::Register({.address = "127.0.0.1:1", .connect_seconds = 0.3});
+  EXPECT_EQ(lead.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(lead.status().message()), HasSubstr("server 0 at 127.0.0.1:1"));
+}
+
+TEST(LeadClient, GoesOnWithTicketsInHandThenGivesUp) {
+  FakeShard server(SmallPlan(), {.tickets = 100});
+  auto lead = Registered(server, nullptr, 0.5);
+  ASSERT_TRUE(lead->NextTicket().ok());
+  server.Stop();
+  absl::Status status;
+  int more = 0;
+  for (; more < 50 && status.ok(); ++more) status = lead->NextTicket().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("server 0 at"));
+  lead->Leave("the lead is gone");  // does not insist
+}
+
+TEST(LeadClient, StopsWaitingWhenAsked) {
+  FakeShard server(SmallPlan(), {.tickets = 1});
+  std::atomic<bool> stop{false};
+  auto lead = Registered(server, &stop);
+  ASSERT_TRUE(lead->NextTicket()->has_value());
+  stop = true;  // nothing more is dealt, and nothing was completed
+  EXPECT_EQ(lead->NextTicket().status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(LeadClient, IsFenced) {
+  FakeShard server(SmallPlan(), {.tickets = 1000});
+  auto lead = Registered(server);
+  server.Fence();
+  absl::Status status;
+  for (int k = 0; k < 100 && status.ok(); ++k) {
+    const auto ticket = lead->NextTicket();
+    status = ticket.status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+}
+
+Heartbeat::Options Beats(const std::vector<std::string>& servers) {
+  Heartbeat::Options options = {.addresses = servers, .worker = 2, .incarnation = 1,
+                                .lease_seconds = 0.06};
+  for (const std::string& server : servers) options.channels.push_back(MakeChannel(server));
+  return options;
+}
+
+TEST(Heartbeat, HearsThatItIsFenced) {
+  FakeShard server(SmallPlan(), {});
+  Heartbeat heartbeat(Beats({server.address()}));
+  EXPECT_TRUE(heartbeat.status().ok());
+  server.Fence();
+  for (int k = 0; k < 500 && heartbeat.status().ok(); ++k) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(heartbeat.status().code(), absl::StatusCode::kAborted);
+}
+
+TEST(Heartbeat, TakesLeaveOfEveryServerThatAnswers) {
+  FakeShard first(SmallPlan(), {}), second(SmallPlan(), {});
+  Heartbeat heartbeat(Beats({first.address(), "127.0.0.1:1", second.address()}));
+  for (int k = 0; k < 500 && second.beats() == 0; ++k) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_GT(second.beats(), 0);
+  heartbeat.End(true);
+  heartbeat.End(true);  // once
+  EXPECT_EQ(first.last_beats(), 1);
+  EXPECT_EQ(second.last_beats(), 1);
+  EXPECT_TRUE(heartbeat.status().ok());
+}
+
+}  // namespace
+}  // namespace foreshard
