@@ -41,10 +41,9 @@ absl::Status CheckTensors(const Layer& layer, const Shape& in, const Shape& out,
   if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
     if (norm->bias == kNoTensor) return absl::InvalidArgumentError("has no bias");
     if (auto s = weights(norm->weight, out.channels, norm->bias); !s.ok()) return s;
-    for (auto [what, offset] : {std::pair("mean", norm->mean), std::pair("variance", norm->variance)}) {
-      auto s = CheckTensor(what, offset, out.channels, trainable, spec.elements);
-      if (!s.ok()) return s;
-    }
+    auto s = CheckTensor("mean", norm->mean, out.channels, trainable, spec.elements);
+    if (!s.ok()) return s;
+    return CheckTensor("variance", norm->variance, out.channels, trainable, spec.elements);
   }
   return absl::OkStatus();
 }

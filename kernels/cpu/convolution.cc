@@ -96,7 +96,9 @@ class ConvolutionLayer : public CpuLayer {
                               : plan.Converted(weight_, pd.weights_desc());
     const memory in = plan.Converted(diff, pd.diff_dst_desc());
     const memory diff_src = plan.Allocate(pd.diff_src_desc());
-    plan.Add(pd, {{DNNL_ARG_WEIGHTS, weight}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_SRC, diff_src}});
+    plan.Add(pd, {{DNNL_ARG_WEIGHTS, weight},
+                  {DNNL_ARG_DIFF_DST, in},
+                  {DNNL_ARG_DIFF_SRC, diff_src}});
     return diff_src;
   }
 

@@ -14,7 +14,7 @@
 namespace foreshard::kernels::cpu {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr uint64_t kAlignment = 64;
 
 class HostBuffer : public Buffer {
  public:
@@ -82,7 +82,8 @@ class CpuDevice : public Device {
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(uint64_t bytes) override {
     // Linux gives out more than it has and kills whoever writes to it.
     const uint64_t machine = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-    const uint64_t rounded = (std::max(bytes, uint64_t{1}) + kAlignment - 1) & ~uint64_t{kAlignment - 1};
+    const uint64_t rounded =
+        (std::max(bytes, uint64_t{1}) + kAlignment - 1) / kAlignment * kAlignment;
     void* data = bytes > machine ? nullptr : std::aligned_alloc(kAlignment, rounded);
     if (data == nullptr) {
       return absl::ResourceExhaustedError(
@@ -105,8 +106,8 @@ class CpuDevice : public Device {
     const dnnl_status_t status = dnnl_sgemm('N', 'N', rows, columns, inner, 1.0f, a, inner, b,
                                             columns, 0.0f, c, columns);
     if (status == dnnl_success) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("oneDNN: a product of [", m, ", ", k, "] and [", k, ", ",
-                                            n, "] failed: ", dnnl_status2str(status)));
+    return absl::InternalError(absl::StrCat("oneDNN: a product of [", m, ", ", k, "] and [", k,
+                                            ", ", n, "] failed: ", dnnl_status2str(status)));
   }
 
  private:

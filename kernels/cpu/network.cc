@@ -55,16 +55,16 @@ absl::StatusOr<std::unique_ptr<Network>> CpuNetwork::Create(Device& device, uint
 
 absl::Status CpuNetwork::CheckBatch(const BatchView& batch, bool labels) const {
   if (batch.examples == 0 || batch.examples > spec_.batch_size) {
-    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.examples,
-                                                   " examples does not fit a network made for 1 to ",
-                                                   spec_.batch_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch of ", batch.examples, " examples does not fit a network made for 1 to ",
+                     spec_.batch_size));
   }
   const auto classes = static_cast<int32_t>(shapes_.back().channels);
   for (uint64_t i = 0; labels && i < batch.examples; ++i) {
     if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
-      return absl::InvalidArgumentError(absl::StrCat("example ", i, " of the batch has label ",
-                                                     batch.labels[i], ", the network has classes 0 to ",
-                                                     classes - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("example ", i, " of the batch has label ", batch.labels[i],
+                       ", the network has classes 0 to ", classes - 1));
     }
   }
   return absl::OkStatus();
@@ -184,10 +184,9 @@ absl::StatusOr<LossSum> CpuNetwork::Train(const BatchView& batch, const float* v
       static_cast<const float*>(mode.logits.get_data_handle()), batch.labels, batch.examples,
       shapes_.back().channels, output.weight / static_cast<float>(batch.examples),
       static_cast<float*>(mode.logits_gradient.get_data_handle()));
-  if (auto s = mode.plan->Run(mode.forward_end, mode.plan->steps(), stream_, output.accumulate, gate);
-      !s.ok()) {
-    return s;
-  }
+  const absl::Status backward =
+      mode.plan->Run(mode.forward_end, mode.plan->steps(), stream_, output.accumulate, gate);
+  if (!backward.ok()) return backward;
   WriteStatistics(mode, output.weight, output.accumulate, output.statistics);
   return loss;
 }

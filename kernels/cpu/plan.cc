@@ -57,8 +57,9 @@ Plan::Region Plan::Take(uint64_t bytes) {
 }
 
 void Plan::Give(Region region) {
-  auto next = std::lower_bound(free_.begin(), free_.end(), region,
-                               [](const Region& a, const Region& b) { return a.offset < b.offset; });
+  auto next = std::lower_bound(
+      free_.begin(), free_.end(), region,
+      [](const Region& a, const Region& b) { return a.offset < b.offset; });
   next = free_.insert(next, region);
   if (auto after = next + 1; after != free_.end() && next->offset + next->bytes == after->offset) {
     next->bytes += after->bytes;

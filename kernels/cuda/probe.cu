@@ -10,7 +10,9 @@ std::string CudaVersionText(int version) {
 
 CudaProbe ProbeCuda() {
   CudaProbe probe;
-  if (cudaRuntimeGetVersion(&probe.runtime_version) != cudaSuccess) probe.runtime_version = CUDART_VERSION;
+  if (cudaRuntimeGetVersion(&probe.runtime_version) != cudaSuccess) {
+    probe.runtime_version = CUDART_VERSION;
+  }
   if (cudaDriverGetVersion(&probe.driver_version) != cudaSuccess || probe.driver_version == 0) {
     probe.driver_version = 0;
     probe.error = "no NVIDIA driver is loaded";

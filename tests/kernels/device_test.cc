@@ -82,7 +82,7 @@ TEST(MatrixMultiplyTest, RowMajor) {
 TEST(OutputShapeTest, Shapes) {
   const Shape in{7, 8, 3};
   EXPECT_EQ(*OutputShape(Convolution{.filters = 5}, in), (Shape{7, 8, 5}));
-  EXPECT_EQ(*OutputShape(Convolution{.filters = 5, .kernel = 3, .stride = 2}, in), (Shape{4, 4, 5}));
+  EXPECT_EQ(*OutputShape(Convolution{.filters = 5, .stride = 2}, in), (Shape{4, 4, 5}));
   EXPECT_EQ(*OutputShape(MaxPool{}, in), (Shape{3, 4, 3}));
   EXPECT_EQ(*OutputShape(Dense{.units = 9}, in), (Shape{1, 1, 9}));
   EXPECT_EQ(*OutputShape(BatchNorm{}, in), in);
@@ -123,18 +123,22 @@ TEST(CheckNetworkTest, NamesTheLayer) {
   refused([](NetworkSpec& s) { s.layers.clear(); }, "last layer");
   refused([](NetworkSpec& s) { s.layers.pop_back(); }, "last layer");
   refused([](NetworkSpec& s) { std::get<Dense>(s.layers[0]).units = 0; }, "layer 0");
-  refused([](NetworkSpec& s) { std::get<Dense>(s.layers[0]).weight = kNoTensor; }, "layer 0: has no weight");
+  refused([](NetworkSpec& s) { std::get<Dense>(s.layers[0]).weight = kNoTensor; },
+          "layer 0: has no weight");
   refused([](NetworkSpec& s) { std::get<Dense>(s.layers[3]).bias = 25; }, "layer 3: bias");
-  refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).bias = kNoTensor; }, "layer 1: has no bias");
+  refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).bias = kNoTensor; },
+          "layer 1: has no bias");
   refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).mean = 20; }, "layer 1: mean");
-  refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).variance = 30; }, "layer 1: variance");
+  refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).variance = 30; },
+          "layer 1: variance");
 }
 
 TEST(TrainingFlopsTest, CountsMultiplyAddsTwice) {
   // Dense 4 -> 3 forward and weights, 3 -> 2 forward, weights and data.
   EXPECT_EQ(TrainingFlops(GoodSpec()), 2u * 12 * 2 + 2u * 6 * 3);
   NetworkSpec conv{.input = {4, 4, 2},
-                   .layers = {Convolution{.filters = 3, .weight = 0}, Dense{.units = 2, .weight = 54}},
+                   .layers = {Convolution{.filters = 3, .weight = 0},
+                              Dense{.units = 2, .weight = 54}},
                    .batch_size = 1,
                    .trainable_elements = 150,
                    .elements = 150};

@@ -44,7 +44,8 @@ uint64_t LayerList::Add(const std::string& name, std::vector<int64_t> shape, Ten
 void LayerList::Append(const std::string& name, const kernels::Layer& layer) {
   auto out = kernels::OutputShape(layer, shape_);
   if (!out.ok() && status_.ok()) {
-    status_ = absl::InvalidArgumentError(absl::StrCat("layer ", name, ": ", out.status().message()));
+    status_ =
+        absl::InvalidArgumentError(absl::StrCat("layer ", name, ": ", out.status().message()));
   }
   shape_ = out.ok() ? *out : kernels::Shape{};
   layers_.push_back(layer);

@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"falling_steps", {"schedule.decay=step", "schedule.decay_epochs=2,1"}, "rising epochs"},
         BadCase{"unused_steps", {"schedule.decay_epochs=2"}, "only schedule.decay: \"step\" uses it"},
         BadCase{"fraction", {"schedule.final_fraction=2"}, "schedule.final_fraction: 2"},
-        BadCase{"unused_fraction", {"schedule.decay=constant"}, "only schedule.decay: \"cosine\""},
+        BadCase{"unused_fraction", {"schedule.final_fraction=0.5", "schedule.decay=constant"}, "only schedule.decay: \"cosine\""},
         BadCase{"push_codec", {"compression.push=gzip"}, "none, fp16, bf16, one_bit, one_bit_mean"},
         BadCase{"reply_codec", {"compression.reply=one_bit"}, "choose one of: none, fp16, bf16"},
         BadCase{"block", {"compression.block_elements=5000"}, "from 1 to 4096"},

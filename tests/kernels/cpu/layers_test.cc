@@ -146,7 +146,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Shapes{"dense", {1, 1, 7}, {Dense{.units = 3, .bias = kBias}}},
         Shapes{"dense_of_image", {3, 4, 5}, {Dense{.units = 4}}},
-        Shapes{"dense_relu", {1, 1, 9}, {Dense{.units = 21, .bias = kBias}, Relu{}, Dense{.units = 5}}},
+        Shapes{"dense_relu",
+               {1, 1, 9},
+               {Dense{.units = 21, .bias = kBias}, Relu{}, Dense{.units = 5}}},
         Shapes{"convolution", {5, 6, 1}, {Convolution{.filters = 3}, Dense{.units = 3}}},
         Shapes{"convolution_bias_relu",
                {6, 5, 3},

@@ -79,7 +79,8 @@ TEST_F(IdxTest, PlainAndGzippedAreTheSame) {
   const IdxOptions options{.classes = 3, .mean = 0.25f, .deviation = 0.5f};
   const auto plain = LoadIdx(Write("i", Images()), Write("l", Labels()), options);
   ASSERT_TRUE(plain.ok()) << plain.status();
-  const auto gzipped = LoadIdx(Write("i.gz", Gzip(Images())), Write("l.gz", Gzip(Labels())), options);
+  const auto gzipped =
+      LoadIdx(Write("i.gz", Gzip(Images())), Write("l.gz", Gzip(Labels())), options);
   ASSERT_TRUE(gzipped.ok()) << gzipped.status();
   for (const auto* set : {&plain, &gzipped}) {
     const Dataset& data = ***set;
@@ -146,7 +147,8 @@ TEST_F(IdxTest, MissingFiles) {
 TEST_F(IdxTest, WrongMagic) {
   ExpectError(Problem(Labels(), Labels()), kInvalid, "images", "0x00000801");
   ExpectError(Problem(Images(), Images()), kInvalid, "labels", "0x00000803");
-  ExpectError(Problem("PNG, or so it says here", Labels()), kInvalid, "images", "IDX file of images");
+  ExpectError(Problem("PNG, or so it says here", Labels()), kInvalid, "images",
+              "IDX file of images");
 }
 
 TEST_F(IdxTest, Truncated) {

@@ -299,7 +299,8 @@ TEST_P(LayeredModelTest, EvaluationUsesTheVectorsStatistics) {
   // the unbiased one, so not exactly).
   std::vector<float> recalibrated = f.vector;
   const uint64_t trainable = f.model->schema().trainable_elements();
-  ASSERT_TRUE(f.model->BatchStatistics(batch, f.vector.data(), recalibrated.data() + trainable).ok());
+  ASSERT_TRUE(
+      f.model->BatchStatistics(batch, f.vector.data(), recalibrated.data() + trainable).ok());
   const std::vector<float> alone(recalibrated.begin() + trainable, recalibrated.end());
   EXPECT_EQ(alone, f.statistics);
   auto near = f.model->Evaluate(batch, recalibrated.data());
@@ -428,7 +429,8 @@ TEST(SyntheticTest, GateAndBatches) {
   OpenGate gate;
   gate.fail_at = 2;
   EXPECT_EQ(f.model
-                ->ForwardBackward(batch, f.vector.data(), gate, 1, false, f.gradient.data(), nullptr)
+                ->ForwardBackward(batch, f.vector.data(), gate, 1, false, f.gradient.data(),
+                                  nullptr)
                 .status(),
             absl::UnavailableError("shard 1 is gone"));
   EXPECT_TRUE(f.model->BatchStatistics(batch, f.vector.data(), nullptr).ok());
