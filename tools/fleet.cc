@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -21,6 +22,21 @@ constexpr size_t kLogLines = 8;
 
 ChildExit Report(const Child& child) {
   return {child.role, child.index, child.name, *child.exit, child.log_path};
+}
+
+// Appends "--flag=value" arguments; one of a flag that is there already replaces it.
+void Merge(const std::vector<std::string>& from, std::vector<std::string>* arguments) {
+  for (const std::string& argument : from) {
+    const std::string flag = argument.substr(0, argument.find('=') + 1);
+    const auto same = std::find_if(
+        arguments->begin(), arguments->end(),
+        [&](const std::string& other) { return !flag.empty() && absl::StartsWith(other, flag); });
+    if (same != arguments->end() && flag != "--set=") {
+      *same = argument;
+    } else {
+      arguments->push_back(argument);
+    }
+  }
 }
 
 }  // namespace
@@ -62,13 +78,14 @@ absl::Status Fleet::Start(Role role, uint32_t index, const std::string& name,
   child.index = index;
   child.name = name;
   child.log_path = absl::StrCat(options_.folder, "/", name, ".log");
-  child.ready_path = absl::StrCat(options_.folder, "/", name, ".ready.json");
-  unlink(child.ready_path.c_str());
-
+  if (role == Role::kServer) {
+    child.ready_path = absl::StrCat(options_.folder, "/", name, ".ready.json");
+    unlink(child.ready_path.c_str());
+    arguments.push_back(absl::StrCat("--ready-file=", child.ready_path));
+  }
   ProcessOptions process;
   process.program = absl::StrCat(options_.programs, "/", program);
   process.arguments = options_.job;
-  process.arguments.push_back(absl::StrCat("--ready-file=", child.ready_path));
   for (std::string& argument : arguments) process.arguments.push_back(std::move(argument));
   process.log_path = child.log_path;
   absl::StatusOr<std::unique_ptr<Process>> started = Process::Start(process);
@@ -90,7 +107,7 @@ absl::Status Fleet::Start(Role role, uint32_t index, const std::string& name,
 absl::Status Fleet::StartServer(uint32_t shard, std::vector<std::string> arguments) {
   std::vector<std::string> all = {absl::StrCat("--shard=", shard), "--listen=127.0.0.1:0",
                                   "--metrics-listen=127.0.0.1:0"};
-  all.insert(all.end(), arguments.begin(), arguments.end());
+  Merge(arguments, &all);
   return Start(Role::kServer, shard, absl::StrCat("server-", shard), "foreshard-server",
                std::move(all));
 }
@@ -99,14 +116,14 @@ absl::Status Fleet::StartWorker(uint32_t index, std::vector<std::string> argumen
   const std::string name = absl::StrCat("worker-", index);
   std::vector<std::string> all = {absl::StrCat("--servers=", address_list()), "--role=worker",
                                   absl::StrCat("--name=", name), "--metrics-listen=127.0.0.1:0"};
-  all.insert(all.end(), arguments.begin(), arguments.end());
+  Merge(arguments, &all);
   return Start(Role::kWorker, index, name, "foreshard-worker", std::move(all));
 }
 
 absl::Status Fleet::StartEvaluator(std::vector<std::string> arguments) {
   std::vector<std::string> all = {absl::StrCat("--servers=", address_list()), "--role=evaluator",
                                   "--name=evaluator", "--metrics-listen=127.0.0.1:0"};
-  all.insert(all.end(), arguments.begin(), arguments.end());
+  Merge(arguments, &all);
   return Start(Role::kEvaluator, 0, "evaluator", "foreshard-worker", std::move(all));
 }
 

@@ -31,7 +31,7 @@ struct Child {
   uint32_t index = 0;      // shard, or number of the worker
   std::string name;        // "server-0", "worker-3", "evaluator"
   std::string log_path;
-  std::string ready_path;  // appears when it is up
+  std::string ready_path;  // of a server: appears when it is up
   std::unique_ptr<Process> process;
   // How it ended, once Poll saw it; TakeExits has reported it when `reported`.
   std::optional<ProcessExit> exit;
@@ -70,7 +70,8 @@ class Fleet {
  public:
   explicit Fleet(FleetOptions options) : options_(std::move(options)) {}
 
-  // Starts one process; it need not be up yet. `arguments` come last, so they win.
+  // Starts one process; it need not be up yet. `arguments` ("--flag=value") replace
+  // those of the same flag that are given by default.
   // NOT_FOUND names a program that is not there.
   absl::Status StartServer(uint32_t shard, std::vector<std::string> arguments = {});
   absl::Status StartWorker(uint32_t index, std::vector<std::string> arguments = {});

@@ -29,7 +29,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2r
 figure { margin: 0; padding: 12px; background: var(--card); border: 1px solid var(--grid); border-radius: 8px; }
 figcaption { font-weight: 600; margin-bottom: 4px; }
 svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .tick { fill: var(--soft); }
+svg text { fill: var(--ink); font: 13px system-ui, sans-serif; } svg .tick { fill: var(--soft); }
 svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--soft); }
 svg .line { fill: none; stroke-width: 2; } svg .line.s0 { stroke: var(--series-0); }
 svg .line.s1 { stroke: var(--series-1); } svg .line.s2 { stroke: var(--series-2); }
@@ -51,6 +51,9 @@ void Row(const std::string& name, const std::string& value, std::string* html) {
 std::string Percent(double fraction) { return absl::StrFormat("%.2f %%", 100 * fraction); }
 
 std::string Traffic(uint64_t bytes, uint64_t uncompressed_bytes) {
+  if (CompressionRatio(uncompressed_bytes, bytes) < 1.01) {
+    return absl::StrCat(FormatBytes(bytes), ", not compressed");
+  }
   return absl::StrFormat("%s, uncompressed %s: %.2f times smaller", FormatBytes(bytes),
                          FormatBytes(uncompressed_bytes),
                          CompressionRatio(uncompressed_bytes, bytes));
@@ -136,7 +139,8 @@ std::string AccuracyChart(const History& history) {
                  .title = "Test accuracy by epoch",
                  .description = "Share of test examples classified rightly after each epoch.",
                  .x_label = "epoch",
-                 .y_label = "test accuracy, %"};
+                 .y_label = "test accuracy, %",
+                 .x_from_zero = true};
   for (const char* parameters : {"master", "lookahead"}) {
     Series series = EvaluationSeries(history, parameters, [](const EvaluationFigure& evaluation) {
       return 100 * evaluation.accuracy;
@@ -153,6 +157,7 @@ std::string LossChart(const History& history) {
                                 "and of the test examples.",
                  .x_label = "epoch",
                  .y_label = "mean loss",
+                 .x_from_zero = true,
                  .y_from_zero = true};
   chart.series.push_back(SampleSeries(history, "training", &Sample::epoch, &Sample::loss));
   Series test = EvaluationSeries(
@@ -198,6 +203,7 @@ std::string ThroughputChart(const History& history) {
                  .description = "Examples trained a second, by all workers together.",
                  .x_label = "seconds",
                  .y_label = "examples a second",
+                 .x_from_zero = true,
                  .y_from_zero = true};
   chart.series.push_back(SampleSeries(history, "examples/s", &Sample::seconds,
                                       &Sample::examples_per_second));

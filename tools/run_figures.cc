@@ -154,7 +154,8 @@ void History::Add(double seconds, const RunFigures& figures) {
     any_ = true;
     at_last_sample_ = figures;
     last_sample_seconds_ = seconds;
-  } else if (seconds - last_sample_seconds_ >= sample_interval_) {
+  } else if (!latest_.finished && seconds - last_sample_seconds_ >= sample_interval_) {
+    // Curves end with training: what comes later is the last evaluation.
     AddSample(seconds, figures);
   }
   latest_ = figures;

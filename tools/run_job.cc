@@ -27,13 +27,18 @@ namespace foreshard {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+// Between two looks at the servers; shorter while the run is young.
 constexpr absl::Duration kStatusInterval = absl::Seconds(1);
+constexpr absl::Duration kFirstStatusInterval = absl::Milliseconds(250);
+constexpr absl::Duration kYoung = absl::Seconds(5);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(3);
 // How long an evaluation of all test examples may take after the last epoch.
 constexpr absl::Duration kFinalEvaluation = absl::Minutes(10);
 // How long workers may take to leave, and servers to end, before they are killed.
 constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr absl::Duration kInterruptGrace = absl::Seconds(5);
+// How long after one server others that were stopped with it may end.
+constexpr absl::Duration kOthersToo = absl::Seconds(5);
 // A server that is silent for this long gets a notice.
 constexpr absl::Duration kSilence = absl::Seconds(15);
 
@@ -132,7 +137,8 @@ class Launcher {
       HandleExits();
       if (concluded_) break;
       if (absl::Now() >= next_status) {
-        next_status = absl::Now() + kStatusInterval;
+        const bool young = absl::Now() - training_since_ < kYoung;
+        next_status = absl::Now() + (young ? kFirstStatusInterval : kStatusInterval);
         AskStatus();
         display_.Show(history_, Seconds());
       }
@@ -216,16 +222,15 @@ class Launcher {
   }
 
   void ServerEnded(const ChildExit& exit) {
-    const RunFigures& figures = history_.latest();
-    if (exit.exit.ok() && figures.finished) return;
-    if (exit.exit.ok() && !concluded_) {
-      // It was told to: by `foreshard stop`, or by a SIGTERM of its own.
-      Error(absl::StrCat(exit.Describe(), "\n  a server was stopped, so the job ends"));
-      Conclude(kExitFailed, absl::StrCat(exit.name, " was stopped"));
+    if (exit.exit.ok() && history_.latest().finished) return;
+    // Ended well, so it was told to: with all others by an operator's stop, or alone.
+    if (exit.exit.ok() && !concluded_ && fleet_.WaitForExits(Role::kServer, kOthersToo)) {
+      Error(absl::StrCat(exit.Describe(), "\n  all servers were stopped, so the job ends"));
+      Conclude(kExitInterrupted, "stopped: all servers were told to end");
       return;
     }
     Error(absl::StrCat(exit.Describe(),
-                       "\n  its part of the parameters is lost with it, so the job ends"));
+                       "\n  its part of the parameters is gone with it, so the job ends"));
     Conclude(kExitFailed, absl::StrCat(exit.name, " ", exit.exit.Describe()));
   }
 

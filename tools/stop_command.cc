@@ -17,6 +17,9 @@ namespace foreshard {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
+// Evaluators and launchers look at the lead about once a second; they should see that
+// the job has ended, not only that the servers are gone.
+constexpr absl::Duration kLastLook = absl::Milliseconds(2500);
 
 struct StopFlags {
   std::string servers;
@@ -58,10 +61,14 @@ int Stop(const StopFlags& flags) {
     std::printf("%d workers have not left within %g s; ending the servers all the same\n",
                 training, flags.grace_seconds);
   }
+  if (exit_code == kExitDone) absl::SleepFor(kLastLook);
   const std::vector<absl::Status> ended = admin.Stop(flags.reason, true, timeout);
   for (size_t i = 0; i < ended.size(); ++i) {
     if (ended[i].ok()) {
       std::printf("server %s is ending\n", (*addresses)[i].c_str());
+    } else if (exit_code == kExitDone && absl::IsUnavailable(ended[i])) {
+      // It took the first word, so whoever started it has ended it meanwhile.
+      std::printf("server %s has ended\n", (*addresses)[i].c_str());
     } else if (exit_code == kExitDone) {
       Fail("stop", ended[i]);
       exit_code = kExitFailed;

@@ -27,6 +27,7 @@ struct Frame {
 };
 
 std::string TickLabel(double value) {
+  if (value == 0) return "0";  // never -0
   if (value == 0) return "0";  // never "-0"
   if (std::fabs(value) >= 1e6) return absl::StrFormat("%.3gM", value / 1e6);
   if (std::fabs(value) >= 1e4) return absl::StrFormat("%.4gk", value / 1e3);
@@ -47,6 +48,7 @@ Frame FrameOf(const Chart& chart, double x_pad) {
     }
   }
   if (frame.x_low > frame.x_high) return {};
+  if (chart.x_from_zero) frame.x_low = std::min(0.0, frame.x_low);
   if (chart.y_from_zero) frame.y_low = std::min(0.0, frame.y_low);
   if (chart.y_max > 0) frame.y_high = chart.y_max;
   if (frame.x_high <= frame.x_low) frame.x_high = frame.x_low + 1;

@@ -29,6 +29,7 @@ struct Chart {
   std::string x_label;
   std::string y_label;
   std::vector<Series> series;
+  bool x_from_zero = false;
   bool y_from_zero = false;
   // Upper bound of the y axis; 0: from the data.
   double y_max = 0;

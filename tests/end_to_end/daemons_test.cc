@@ -117,12 +117,10 @@ TEST_F(DaemonsTest, AKilledWorkersBatchesAreDealtAgainAndEveryOneIsAppliedOnce) 
 TEST_F(DaemonsTest, AKilledServerEndsItsWorkersWithAReason) {
   std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=2"}));
   ASSERT_TRUE(fleet->StartWorker(0).ok());
-  ASSERT_TRUE(fleet->StartEvaluator().ok());
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 10; })) << LogOf(*fleet, "worker-0");
   const std::string address = fleet->addresses()[1];
   fleet->Find("server-1")->process->Signal(SIGKILL);
   ASSERT_TRUE(fleet->WaitForExits(Role::kWorker, kPatience)) << LogOf(*fleet, "worker-0");
-  ASSERT_TRUE(fleet->WaitForExits(Role::kEvaluator, kPatience)) << LogOf(*fleet, "evaluator");
   EXPECT_EQ(fleet->Find("worker-0")->exit->status, 1);
   EXPECT_THAT(LogOf(*fleet, "worker-0"), AllOf(HasSubstr("server 1"), HasSubstr(address)));
 }

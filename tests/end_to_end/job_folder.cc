@@ -40,7 +40,8 @@ void WriteIdx(const std::string& images_path, const std::string& labels_path, ui
     labels.push_back(static_cast<char>(label));
     for (uint32_t y = 0; y < kSide; ++y) {
       for (uint32_t x = 0; x < kSide; ++x) {
-        const bool bright = (y >= kSide / 2) * 2 + (x >= kSide / 2) == label;
+        const uint32_t quadrant = (y >= kSide / 2 ? 2 : 0) + (x >= kSide / 2 ? 1 : 0);
+        const bool bright = quadrant == label;
         images.push_back(static_cast<char>(random() % 128 + (bright ? 100 : 0)));
       }
     }
@@ -73,14 +74,17 @@ bool IsRunning(int64_t pid) {
   return stat.ok() && !stat->empty() && !absl::StrContains(*stat, ") Z");
 }
 
+std::string CommandLine(int64_t pid) {
+  return ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
+}
+
 std::vector<int64_t> ProcessesWith(const std::string& text) {
   std::vector<int64_t> found;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     int64_t pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == getpid()) continue;
-    absl::StatusOr<std::string> command = ReadFile(entry.path().string() + "/cmdline");
-    if (command.ok() && absl::StrContains(*command, text) && IsRunning(pid)) found.push_back(pid);
+    if (absl::StrContains(CommandLine(pid), text) && IsRunning(pid)) found.push_back(pid);
   }
   return found;
 }
@@ -114,9 +118,9 @@ std::string HttpGet(const std::string& address, const std::string& path) {
 
 void EndToEndTest::SetUp() {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  folder_ = absl::StrCat(::testing::TempDir(), info->test_suite_name(), ".", info->name(), ".",
-                         getpid());
-  absl::StrReplaceAll({{"//", "/"}}, &folder_);
+  std::string name = absl::StrCat(info->test_suite_name(), ".", info->name(), ".", getpid());
+  absl::StrReplaceAll({{"/", "-"}}, &name);
+  folder_ = ::testing::TempDir() + name;
   std::filesystem::create_directories(folder_);
 }
 

@@ -26,6 +26,9 @@ bool WaitUntil(const std::function<bool()>& condition, absl::Duration bound = kP
 // Whether a process of this id exists and is no zombie.
 bool IsRunning(int64_t pid);
 
+// Its arguments, each followed by a zero byte; empty when it is gone.
+std::string CommandLine(int64_t pid);
+
 // Ids of live processes with `text` in their command line.
 std::vector<int64_t> ProcessesWith(const std::string& text);
 
