@@ -16,6 +16,7 @@
 #include "common/core/exit_code.h"
 #include "common/net/job_flags.h"
 #include "common/net/logging.h"
+#include "common/net/process_tuning.h"
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
@@ -110,6 +111,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadConfiguration;
   }
 
+  TuneProcess();
   InitLogging(argv[0], absl::StrCat("server ", shard_text));
   const absl::StatusOr<uint32_t> shard = ParseShard(shard_text);
   if (!shard.ok()) return Report(shard.status());

@@ -149,6 +149,8 @@ grpc::ServerUnaryReactor* ParameterService::Heartbeat(grpc::CallbackServerContex
     return reactor;
   }
   context_.threads.Run([this, request, reactor] {
+    // Should the worker end before it tells the lead, nothing it held is lost.
+    if (lead_ != nullptr) lead_->NoteLost(request->worker(), request->incarnation());
     context_.shard.Release(EventKind::kLeave, request->worker(), request->incarnation());
     reactor->Finish(grpc::Status::OK);
   });

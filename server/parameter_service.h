@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "server/lead.h"
 #include "server/server_context.h"
 
 namespace foreshard {
@@ -26,7 +27,8 @@ using ParameterServiceBase =
 
 class ParameterService final : public ParameterServiceBase {
  public:
-  explicit ParameterService(ServerContext& context) : context_(context) {}
+  // `lead` is null on shards other than 0.
+  ParameterService(ServerContext& context, Lead* lead) : context_(context), lead_(lead) {}
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
                                   const v1::HelloRequest* request,
@@ -59,6 +61,7 @@ class ParameterService final : public ParameterServiceBase {
   grpc::ServerUnaryReactor* Fetch(std::unique_ptr<Call> call);
 
   ServerContext& context_;
+  Lead* const lead_;
 };
 
 }  // namespace foreshard

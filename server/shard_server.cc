@@ -32,7 +32,7 @@ class GrpcShardServer final : public ShardServer {
   explicit GrpcShardServer(const ShardServerOptions& options)
       : context_(options.job, options.shard, options.events, options.apply_threads),
         lead_(options.shard == 0 ? std::make_unique<Lead>(context_) : nullptr),
-        parameters_(context_),
+        parameters_(context_, lead_.get()),
         leading_(context_, lead_.get()),
         admin_(context_, lead_.get(), options.exit_requested) {}
 
@@ -141,19 +141,20 @@ class GrpcShardServer final : public ShardServer {
     }
   }
 
-  // Synchronous rules have a fixed view: where a member stays away for a second
-  // lease after its own is over, no round can close any more. Says which; "" for
-  // none.
+  // Synchronous rules have a fixed view: where a member stays away for two leases,
+  // no round can close any more. Says which; "" for none.
   std::string LostMember(int64_t now) const {
     if (!context_.shard.synchronous()) return "";
     const double lease = context_.job.timeouts().lease_seconds();
     for (const Membership::Member& member : context_.members.Members()) {
       const double silent = SecondsBetween(member.last_seen, now);
-      if (member.state == Membership::State::kExpired && silent > 2 * lease) {
-        return absl::StrCat("worker ", member.worker, " ('", member.name,
-                            "') was lost: nothing heard from it for more than ", 2 * lease,
-                            " s, and the synchronous rule ", context_.job.update().rule(),
-                            " needs all of its ", context_.job.training().workers(), " workers");
+      if (member.state != Membership::State::kTraining && silent > 2 * lease) {
+        return absl::StrCat(
+            "worker ", member.worker, " ('", member.name, "') ",
+            member.state == Membership::State::kLeft ? "has left" : "was lost",
+            ": nothing heard from it for more than ", 2 * lease, " s, and the synchronous rule ",
+            context_.job.update().rule(), " needs all of its ", context_.job.training().workers(),
+            " workers");
       }
     }
     return "";

@@ -167,6 +167,29 @@ TEST(Lead, WhatALeaverHeldIsDealtAgain) {
   EXPECT_EQ(lead.Fetch(0, a, 1).status().code(), Code::kFailedPrecondition);
 }
 
+TEST(Lead, ALastHeartbeatGivesTheBatchesBackToo) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  ASSERT_EQ(Tickets(*lead.Fetch(0, a, 2)), (std::vector<uint64_t>{0, 1}));
+  for (int twice = 0; twice < 2; ++twice) {
+    grpc::ClientContext context;
+    v1::HeartbeatRequest leaving;
+    leaving.set_worker(0);
+    leaving.set_incarnation(a);
+    leaving.set_leaving(true);
+    v1::HeartbeatReply reply;
+    ASSERT_TRUE(v1::ParameterServer::NewStub(servers.channels[0])
+                    ->Heartbeat(&context, leaving, &reply)
+                    .ok());
+  }
+  EXPECT_EQ(servers.Status().workers(0).state(), "left");
+  EXPECT_TRUE(lead.Leave(0, a, {1}).ok());  // what it had finished still counts
+  EXPECT_EQ(Tickets(*lead.Fetch(1, b, 2)), (std::vector<uint64_t>{0, 2}));
+  EXPECT_EQ(servers.Status().completed_tickets(), 1);
+}
+
 TEST(Lead, ASilentWorkersBatchesAreDealtAgainAndItMayReturn) {
   RecordingSink sink;
   TestServers servers(TestJob({"timeouts.lease_seconds=0.2"}), TestSchema(), &sink);
@@ -257,37 +280,6 @@ TEST(Lead, AStopBeforeAnybodyCameHolds) {
   LeadClient lead(servers);
   const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
   EXPECT_EQ(lead.Fetch(0, a, 1)->state(), v1::FetchTicketsReply::FINISHED);
-}
-
-TEST(Server, AsksTheProcessToExitWhenToldTo) {
-  bool asked = false;
-  auto server = ShardServer::Start({.job = TestJob(), .exit_requested = [&] { asked = true; }});
-  ASSERT_TRUE(server.ok());
-  grpc::ClientContext context;
-  v1::StopRequest stop;
-  stop.set_exit_process(true);
-  v1::StopReply stopped;
-  ASSERT_TRUE(
-      v1::Admin::NewStub(MakeChannel((*server)->address()))->Stop(&context, stop, &stopped).ok());
-  (*server)->Shutdown();
-  EXPECT_TRUE(asked);
-  (*server)->Shutdown();  // again does nothing
-}
-
-TEST(Server, NamesWhatItCannotListenOn) {
-  auto server = ShardServer::Start({.job = TestJob(), .metrics_listen = "127.0.0.1:0"});
-  ASSERT_TRUE(server.ok()) << server.status();
-  const auto taken = ShardServer::Start({.job = TestJob(), .listen = (*server)->address()});
-  EXPECT_EQ(taken.status().code(), Code::kUnavailable);
-  EXPECT_THAT(std::string(taken.status().message()), HasSubstr((*server)->address()));
-  const auto metrics =
-      ShardServer::Start({.job = TestJob(), .metrics_listen = (*server)->metrics_address()});
-  EXPECT_EQ(metrics.status().code(), Code::kUnavailable);
-  EXPECT_EQ(ShardServer::Start({.job = TestJob(), .listen = "0.0.0.0:0"}).status().code(),
-            Code::kInvalidArgument);
-  EXPECT_EQ(ShardServer::Start({.job = TestJob(), .shard = 1}).status().code(),
-            Code::kInvalidArgument);
-  EXPECT_TRUE(ShardServer::Start({.job = TestJob(), .listen = "0.0.0.0:0", .insecure = true}).ok());
 }
 
 }  // namespace

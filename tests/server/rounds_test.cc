@@ -167,5 +167,25 @@ TEST_F(Rounds, ALostMemberEndsTheJobByName) {
   EXPECT_THAT(status.finish_reason(), HasSubstr("worker 1 ('w1') was lost"));
 }
 
+TEST_F(Rounds, AMemberThatLeavesEndsTheJobByName) {
+  Begin(SynchronousJob({"timeouts.lease_seconds=0.3"}));
+  PushRound(*first, 0, 1);
+  grpc::ClientContext context;
+  v1::HeartbeatRequest leaving;
+  leaving.set_worker(1);
+  leaving.set_incarnation(5);
+  leaving.set_leaving(true);
+  v1::HeartbeatReply reply;
+  ASSERT_TRUE(v1::ParameterServer::NewStub(servers->channels[0])
+                  ->Heartbeat(&context, leaving, &reply)
+                  .ok());
+  Answer fetched;
+  do {
+    fetched = FetchRound(*first, 0, 0.2);
+  } while (fetched.status.code() == Code::kDeadlineExceeded);
+  EXPECT_EQ(fetched.status.code(), Code::kInternal) << fetched.status;
+  EXPECT_THAT(std::string(fetched.status.message()), HasSubstr("worker 1 ('w1') has left"));
+}
+
 }  // namespace
 }  // namespace foreshard

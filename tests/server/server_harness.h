@@ -141,10 +141,11 @@ struct Answer {
   std::vector<float> values;  // decoded
 };
 
-// One raw Exchange.
-inline absl::StatusOr<grpc::ByteBuffer> SendRaw(const std::shared_ptr<grpc::Channel>& channel,
-                                                const grpc::ByteBuffer& request,
-                                                double deadline_seconds = 30) {
+// One call of bytes for bytes, an Exchange if not said otherwise.
+inline absl::StatusOr<grpc::ByteBuffer> SendRaw(
+    const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuffer& request,
+    double deadline_seconds = 30,
+    const std::string& method = "/foreshard.v1.ParameterServer/Exchange") {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(static_cast<int>(deadline_seconds * 1000)));
@@ -152,8 +153,7 @@ inline absl::StatusOr<grpc::ByteBuffer> SendRaw(const std::shared_ptr<grpc::Chan
   grpc::CompletionQueue queue;
   grpc::ByteBuffer reply;
   grpc::Status status;
-  auto reader = stub.PrepareUnaryCall(&context, "/foreshard.v1.ParameterServer/Exchange", request,
-                                      &queue);
+  auto reader = stub.PrepareUnaryCall(&context, method, request, &queue);
   reader->StartCall();
   reader->Finish(&reply, &status, &status);
   void* tag = nullptr;

@@ -1,10 +1,5 @@
 #include "common/net/metrics.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <fstream>
 #include <sstream>
 
@@ -12,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
+#include "tests/common/net/http_get.h"
 
 namespace foreshard {
 namespace {
@@ -20,24 +16,6 @@ using ::testing::HasSubstr;
 
 std::string Text(prometheus::Registry& registry) {
   return prometheus::TextSerializer().Serialize(registry.Collect());
-}
-
-std::string HttpGet(const std::string& address, const std::string& path) {
-  const int port = std::stoi(address.substr(address.rfind(':') + 1));
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in peer = {};
-  peer.sin_family = AF_INET;
-  peer.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, "127.0.0.1", &peer.sin_addr);
-  std::string reply;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\nConnection: close\r\n\r\n";
-    EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-    char buffer[4096];
-    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) reply.append(buffer, n);
-  }
-  close(fd);
-  return reply;
 }
 
 TEST(ServerMetrics, HasEverySeriesFromTheStart) {
