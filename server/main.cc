@@ -13,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/core/allocator.h"
 #include "common/core/exit_code.h"
 #include "common/net/job_flags.h"
 #include "common/net/logging.h"
@@ -113,6 +114,7 @@ int Main(int argc, char** argv) {
 
   TuneProcess();
   InitLogging(argv[0], absl::StrCat("server ", shard_text));
+  KeepFreedMemory();
   const absl::StatusOr<uint32_t> shard = ParseShard(shard_text);
   if (!shard.ok()) return Report(shard.status());
   SetLogRole(absl::StrCat("server ", *shard));
