@@ -194,6 +194,9 @@ TEST_F(RunTest, ADiskThatFillsUpDuringTheRunEndsWithOneAndNoHalfFile) {
   }
   std::vector<std::string> arguments = RunArguments(WriteJob());
   arguments[4] = disk + "/results";
+  // What an earlier run has left must not be taken for the results of this one.
+  std::filesystem::create_directories(disk + "/results");
+  ASSERT_TRUE(WriteFileAtomically(disk + "/results/results.json", "{}").ok());
   std::unique_ptr<Process> run = Foreshard(arguments);
   ASSERT_NE(run, nullptr);
   // Once the workers have begun, something else takes all that is left.
