@@ -14,6 +14,13 @@ constexpr Entry kRules[] = {
     {"multi_asgd", MakeMultiAsgd},
     {"dana_zero", MakeDanaZero},
     {"dana_slim", MakeDanaSlim},
+    {"lwp", MakeLwp},
+    {"staleness_aware", MakeStalenessAware},
+    {"dc_asgd", MakeDcAsgd},
+    {"dana_dc", MakeDanaDc},
+    {"gap_aware", MakeGapAware},
+    {"dana_ga", MakeDanaGa},
+    {"adam", MakeAdam},
     {"ssgd", MakeSsgd},
     {kStatisticsRule, MakeStatistics},
 };
