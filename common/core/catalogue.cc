@@ -38,6 +38,8 @@ constexpr RuleTraits kRules[] = {
      .state_fixed = 2,
      .state_per_worker = 1},
     {.name = "adam", .moments = Setting::kOptional, .state_fixed = 2},
+    {.name = "smega2", .momentum = Setting::kRequired, .lookahead = true, .state_fixed = 2},
+    {.name = "ormo_da", .momentum = Setting::kRequired, .state_fixed = 1},
     {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
 };
 

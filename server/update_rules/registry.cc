@@ -21,6 +21,8 @@ constexpr Entry kRules[] = {
     {"gap_aware", MakeGapAware},
     {"dana_ga", MakeDanaGa},
     {"adam", MakeAdam},
+    {"smega2", MakeSmega2},
+    {"ormo_da", MakeOrmoDa},
     {"ssgd", MakeSsgd},
     {kStatisticsRule, MakeStatistics},
 };

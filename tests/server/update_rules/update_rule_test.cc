@@ -411,6 +411,33 @@ TEST_F(FormulaTest, Adam) {
   EXPECT_THAT(reply_, ElementsAre(3.25f, 3.75f));
 }
 
+TEST_F(FormulaTest, Smega2) {
+  Make("smega2");
+  Push(0);  // g' = b = 2, 1; s = 1: minus (1.5 v + b/2) / 4
+  EXPECT_THAT(theta_, ElementsAre(3, 3.5f));
+  EXPECT_THAT(reply_, ElementsAre(2.75f, 3.375f));
+  Push(1);  // g' = 1.75, 1; v = 1.875, 1; s = 0: minus 2 v / 4
+  EXPECT_THAT(theta_, ElementsAre(2.125f, 3));
+  EXPECT_THAT(reply_, ElementsAre(1.1875f, 2.5f));
+  rule_->Leave(1);
+  Push(0);  // g' = 1.53125, 1; a bucket of one: v = 2.46875, 1.5
+  EXPECT_THAT(theta_, ElementsAre(2.125f - (1.53125f + 0.9375f) / 2, 2.25f));
+  EXPECT_EQ(reply_[1], 2.25f - 1.5f / 4);
+}
+
+TEST_F(FormulaTest, OrmoDa) {
+  Make({.rule = "ormo_da", .momentum = 0.5f, .max_workers = 2, .workers = 2});
+  Push(0);  // stamp 1, one bucket old once 3 is given: 1 + 1/2 of it; u = 1/2
+  EXPECT_THAT(theta_, ElementsAre(3.25f, 3.25f));
+  Push(1);  // stamp 2, as old; u = 1
+  EXPECT_THAT(theta_, ElementsAre(2.5f, 2.5f));
+  Push(0);  // 5 is given: theta -= u/4, u = 1/2; stamp 3 is one old; u = 1
+  EXPECT_THAT(theta_, ElementsAre(1.5f, 1.5f));
+  Push(1, 8);  // stamp 4, at half the rate
+  EXPECT_THAT(theta_, ElementsAre(1.125f, 1.125f));
+  EXPECT_THAT(reply_, ElementsAre(1.125f, 1.125f));
+}
+
 TEST_F(FormulaTest, Ssgd) {
   Make("ssgd");
   Push(0);  // g' = v = 2, 1; step 3, 1.5
