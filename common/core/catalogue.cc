@@ -40,6 +40,7 @@ constexpr RuleTraits kRules[] = {
     {.name = "adam", .moments = Setting::kOptional, .state_fixed = 2},
     {.name = "smega2", .momentum = Setting::kRequired, .lookahead = true, .state_fixed = 2},
     {.name = "ormo_da", .momentum = Setting::kRequired, .state_fixed = 1},
+    {.name = "yellow_fin", .lookahead = true, .state_fixed = 2, .state_bytes = 72 << 10},
     {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
 };
 

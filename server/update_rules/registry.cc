@@ -23,6 +23,7 @@ constexpr Entry kRules[] = {
     {"adam", MakeAdam},
     {"smega2", MakeSmega2},
     {"ormo_da", MakeOrmoDa},
+    {"yellow_fin", MakeYellowFin},
     {"ssgd", MakeSsgd},
     {kStatisticsRule, MakeStatistics},
 };
