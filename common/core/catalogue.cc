@@ -41,6 +41,11 @@ constexpr RuleTraits kRules[] = {
     {.name = "smega2", .momentum = Setting::kRequired, .lookahead = true, .state_fixed = 2},
     {.name = "ormo_da", .momentum = Setting::kRequired, .state_fixed = 1},
     {.name = "yellow_fin", .lookahead = true, .state_fixed = 2, .state_bytes = 72 << 10},
+    {.name = "dana_rate_aware",
+     .momentum = Setting::kRequired,
+     .lookahead = true,
+     .state_fixed = 9,
+     .state_per_worker = 1},
     {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
 };
 

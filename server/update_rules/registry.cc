@@ -24,6 +24,7 @@ constexpr Entry kRules[] = {
     {"smega2", MakeSmega2},
     {"ormo_da", MakeOrmoDa},
     {"yellow_fin", MakeYellowFin},
+    {"dana_rate_aware", MakeDanaRateAware},
     {"ssgd", MakeSsgd},
     {kStatisticsRule, MakeStatistics},
 };

@@ -42,6 +42,8 @@ std::unique_ptr<UpdateRule> MakeAdam(const RuleSettings&, uint64_t elements, Loo
 std::unique_ptr<UpdateRule> MakeSmega2(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeOrmoDa(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeYellowFin(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeDanaRateAware(const RuleSettings&, uint64_t elements,
+                                              Loops loops);
 std::unique_ptr<UpdateRule> MakeSsgd(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeStatistics(const RuleSettings&, uint64_t elements, Loops loops);
 
