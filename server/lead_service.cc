@@ -7,11 +7,10 @@
 
 namespace foreshard {
 
-template <typename Request, typename Reply>
+template <typename Request, typename Reply, typename Method>
 grpc::ServerUnaryReactor* LeadService::Ask(grpc::CallbackServerContext* context,
-                                           const Request* request, Reply* reply,
-                                           absl::StatusOr<Reply> (Lead::*method)(const Request&),
-                                           bool heavy) {
+                                           const Request* request, Reply* reply, bool heavy,
+                                           Method method) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   if (lead_ == nullptr) {
     reactor->Finish(ToGrpc(absl::FailedPreconditionError(
@@ -20,7 +19,7 @@ grpc::ServerUnaryReactor* LeadService::Ask(grpc::CallbackServerContext* context,
     return reactor;
   }
   const auto answer = [this, request, reply, method, reactor] {
-    absl::StatusOr<Reply> answered = (lead_->*method)(*request);
+    absl::StatusOr<Reply> answered = method(*lead_, *request);
     if (answered.ok()) *reply = *std::move(answered);
     reactor->Finish(ToGrpc(answered.status()));
   };
@@ -36,25 +35,29 @@ grpc::ServerUnaryReactor* LeadService::Ask(grpc::CallbackServerContext* context,
 grpc::ServerUnaryReactor* LeadService::Register(grpc::CallbackServerContext* context,
                                                 const v1::RegisterRequest* request,
                                                 v1::RegisterReply* reply) {
-  return Ask(context, request, reply, &Lead::Register, true);
+  return Ask(context, request, reply, true,
+             [](Lead& lead, const auto& asked) { return lead.Register(asked); });
 }
 
 grpc::ServerUnaryReactor* LeadService::FetchTickets(grpc::CallbackServerContext* context,
                                                     const v1::FetchTicketsRequest* request,
                                                     v1::FetchTicketsReply* reply) {
-  return Ask(context, request, reply, &Lead::FetchTickets, false);
+  return Ask(context, request, reply, false,
+             [](Lead& lead, const auto& asked) { return lead.FetchTickets(asked); });
 }
 
 grpc::ServerUnaryReactor* LeadService::Report(grpc::CallbackServerContext* context,
                                               const v1::ReportRequest* request,
                                               v1::ReportReply* reply) {
-  return Ask(context, request, reply, &Lead::Report, false);
+  return Ask(context, request, reply, false,
+             [](Lead& lead, const auto& asked) { return lead.Report(asked); });
 }
 
 grpc::ServerUnaryReactor* LeadService::Leave(grpc::CallbackServerContext* context,
                                              const v1::LeaveRequest* request,
                                              v1::LeaveReply* reply) {
-  return Ask(context, request, reply, &Lead::Leave, true);
+  return Ask(context, request, reply, true,
+             [](Lead& lead, const auto& asked) { return lead.Leave(asked); });
 }
 
 }  // namespace foreshard

@@ -28,10 +28,10 @@ class LeadService final : public v1::Lead::CallbackService {
                                   v1::LeaveReply* reply) override;
 
  private:
-  template <typename Request, typename Reply>
+  // Answers with method(lead, request); `heavy`: on the apply threads.
+  template <typename Request, typename Reply, typename Method>
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, const Request* request,
-                                Reply* reply,
-                                absl::StatusOr<Reply> (Lead::*method)(const Request&), bool heavy);
+                                Reply* reply, bool heavy, Method method);
 
   ServerContext& context_;
   Lead* const lead_;

@@ -137,12 +137,13 @@ std::string ProgressLine(const History& history, double seconds) {
 }
 
 std::string Summary(const v1::JobSpec& job, const History& history, bool completed,
-                    double seconds, const std::string& folder) {
+                    const std::string& ended, double seconds, const std::string& folder) {
   const RunFigures& figures = history.latest();
   std::string text;
   absl::StrAppendFormat(&text, "%s %s: %d of %d epochs in %s\n", job.name(),
-                        completed ? "is trained" : "was not completed", figures.completed_epochs,
-                        job.training().epochs(), FormatDuration(seconds));
+                        completed ? "is trained" : absl::StrCat("was not completed, ", ended),
+                        figures.completed_epochs, job.training().epochs(),
+                        FormatDuration(seconds));
   for (const char* parameters : {"master", "lookahead"}) {
     const std::optional<EvaluationFigure> last = history.LastEvaluation(parameters);
     if (!last.has_value()) continue;

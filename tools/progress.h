@@ -25,9 +25,10 @@ std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& hi
                                        double seconds, size_t columns);
 // The line printed without a terminal.
 std::string ProgressLine(const History& history, double seconds);
-// The last words, several lines.
+// The last words, several lines. `ended` says why, where it was not completed; the
+// folder is left out where nothing could be written to it.
 std::string Summary(const v1::JobSpec& job, const History& history, bool completed,
-                    double seconds, const std::string& folder);
+                    const std::string& ended, double seconds, const std::string& folder);
 
 // Writes the above to a stream. A terminal that is not "dumb" gets the block,
 // anything else lines. Thread-compatible.

@@ -1,5 +1,7 @@
 #include "tools/run_job.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -39,7 +41,7 @@ constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr absl::Duration kInterruptGrace = absl::Seconds(5);
 // How long after one server others that were stopped with it may end.
 constexpr absl::Duration kOthersToo = absl::Seconds(5);
-// A server that is silent for this long gets a notice.
+// A server that is silent gets a notice this often.
 constexpr absl::Duration kSilence = absl::Seconds(15);
 
 class Launcher {
@@ -93,6 +95,10 @@ class Launcher {
   absl::Status Prepare() {
     if (absl::Status status = PrepareFolder(options_.folder); !status.ok()) return status;
     if (absl::Status status = PrepareFolder(logs_); !status.ok()) return status;
+    // Those of an earlier run must not pass for this one's.
+    for (const char* name : {"results.json", "report.html"}) {
+      unlink(absl::StrCat(options_.folder, "/", name).c_str());
+    }
     return WriteFileAtomically(absl::StrCat(options_.folder, "/job.textproto"),
                                PrintJobSpec(job_));
   }
@@ -123,6 +129,7 @@ class Launcher {
     }
     admin_.emplace(addresses_);
     silent_since_.assign(addresses_.size(), absl::InfiniteFuture());
+    next_notice_.assign(addresses_.size(), absl::InfiniteFuture());
     return absl::OkStatus();
   }
 
@@ -148,9 +155,10 @@ class Launcher {
     if (concluded_ || !history_.latest().finished) return;
     const RunFigures& figures = history_.latest();
     if (figures.updates < figures.total_tickets) {
-      Conclude(kExitInterrupted,
-               absl::StrCat("stopped: ", figures.finish_reason.empty() ? "no reason given"
-                                                                       : figures.finish_reason));
+      const std::string ended = absl::StrCat(
+          "stopped: ", figures.finish_reason.empty() ? "no reason given" : figures.finish_reason);
+      Error(ended);
+      Conclude(kExitInterrupted, ended);
     }
   }
 
@@ -287,12 +295,17 @@ class Launcher {
         replies.push_back(*answers[i]);
         continue;
       }
-      silent_since_[i] = std::min(silent_since_[i], absl::Now());
-      if (absl::Now() - silent_since_[i] >= kSilence) {
-        display_.Notice(absl::StrCat("server-", i, " has not answered for ",
-                                     absl::FormatDuration(kSilence), ": ",
-                                     answers[i].status().message()));
-        silent_since_[i] = absl::Now();
+      const absl::Time now = absl::Now();
+      if (silent_since_[i] == absl::InfiniteFuture()) {
+        silent_since_[i] = now;
+        next_notice_[i] = now + kSilence;
+      }
+      if (now >= next_notice_[i]) {
+        next_notice_[i] = now + kSilence;
+        display_.Notice(absl::StrCat(
+            "server-", i, " has not answered for ",
+            absl::FormatDuration(absl::Trunc(now - silent_since_[i], absl::Seconds(1))),
+            ", the figures are older: ", answers[i].status().message()));
       }
     }
     // Sums over some of the servers would be figures of something else.
@@ -316,8 +329,8 @@ class Launcher {
     }
     display_.Close();
     const absl::Status written = WriteResults(options_.folder, job_, outcome_, history_);
-    std::printf("\n%s", Summary(job_, history_, outcome_.completed, outcome_.seconds,
-                                written.ok() ? options_.folder : "")
+    std::printf("\n%s", Summary(job_, history_, outcome_.completed, outcome_.ended,
+                                outcome_.seconds, written.ok() ? options_.folder : "")
                             .c_str());
     std::fflush(stdout);
     if (!written.ok()) {
@@ -336,7 +349,8 @@ class Launcher {
   ProgressDisplay display_;
   std::optional<AdminClient> admin_;
   std::vector<std::string> addresses_;
-  std::vector<absl::Time> silent_since_;  // by server; or the last notice
+  std::vector<absl::Time> silent_since_;  // by server
+  std::vector<absl::Time> next_notice_;   // of its silence
   History history_;
   RunOutcome outcome_;
   absl::Time training_since_ = absl::Now();

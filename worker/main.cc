@@ -18,6 +18,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/core/allocator.h"
 #include "common/core/catalogue.h"
 #include "common/core/exit_code.h"
 #include "common/net/channel.h"
@@ -315,6 +316,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadConfiguration;
   }
   InitLogging(argv[0], flags.role);
+  KeepFreedMemory();
   if (flags.name.empty()) flags.name = DefaultName(flags.role);
   const Signals signals;
 

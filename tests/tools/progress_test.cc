@@ -141,11 +141,12 @@ TEST(Progress, WithoutATerminalALineComesNowAndThenAndAtEvaluations) {
 }
 
 TEST(Progress, SummarySaysWhatCameOfIt) {
-  const std::string done = Summary(Job(), ToHalfWay(), true, 15, "results/x");
+  const std::string done = Summary(Job(), ToHalfWay(), true, "completed", 15, "results/x");
   EXPECT_THAT(done, HasSubstr("tiny is trained"));
   EXPECT_THAT(done, HasSubstr("87.65 %"));
   EXPECT_THAT(done, HasSubstr("results/x/report.html"));
-  EXPECT_THAT(Summary(Job(), ToHalfWay(), false, 15, ""), HasSubstr("was not completed"));
+  EXPECT_THAT(Summary(Job(), ToHalfWay(), false, "interrupted", 15, ""),
+              HasSubstr("tiny was not completed, interrupted: 3 of 6 epochs"));
 }
 
 }  // namespace

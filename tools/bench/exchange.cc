@@ -24,6 +24,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/core/allocator.h"
 #include "common/net/channel.h"
 #include "common/net/job_spec.h"
 #include "grpcpp/client_context.h"
@@ -259,6 +260,7 @@ std::string SizeName(uint64_t bytes) {
 }  // namespace
 
 std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
+  KeepFreedMemory();  // as the daemons do
   std::vector<uint64_t> sizes = {64 << 10, 1 << 20, 4 << 20};
   if (!options.quick) {
     for (const uint64_t mebibytes : {16, 64, 256}) sizes.push_back(mebibytes << 20);

@@ -26,6 +26,13 @@ namespace {
 
 constexpr size_t kEchoBytes = 256 << 10;  // read and sent back at once
 
+// The writing ends of this process's peers: one that is forked later must not
+// keep those of the earlier open.
+std::vector<int>& Controls() {
+  static auto* controls = new std::vector<int>;
+  return *controls;
+}
+
 // Runs the server with a pipe for its address and one whose end means stop.
 void Run(const ServeFunction& serve, int address_pipe, int control) {
   serve(
@@ -103,6 +110,7 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const ServeFunction& serve) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       close(address_pipe[0]);
       close(control[1]);
+      for (const int other : Controls()) close(other);
       Run(serve, address_pipe[1], control[0]);
       _exit(0);
     }
@@ -114,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const ServeFunction& serve) {
         [serve, in = address_pipe[1], out = control[0]] { Run(serve, in, out); });
   }
   peer->control_ = control[1];
+  Controls().push_back(peer->control_);
   char byte;
   while (read(address_pipe[0], &byte, 1) == 1 && byte != '\n') peer->address_ += byte;
   close(address_pipe[0]);
@@ -124,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const ServeFunction& serve) {
 }
 
 Peer::~Peer() {
+  std::erase(Controls(), control_);
   if (control_ >= 0) close(control_);
   if (process_ > 0) waitpid(process_, nullptr, 0);
   if (thread_.joinable()) thread_.join();
