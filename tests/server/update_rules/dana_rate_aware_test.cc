@@ -62,8 +62,8 @@ TEST(DanaRateAwareTest, ClassesAreTheRatesAndRepliesTheFormula) {
       reply[i] = theta[i];
       for (uint32_t j = 0; j < kWorkers; ++j) {
         const double n = std::min(4.0, std::pow(2, (classes[j] - classes[worker]) / 2));
-        reply[i] -= double{kEta} * kGamma * (1 - std::pow(double{kGamma}, n)) / (1 - double{kGamma}) *
-                    v[j][i];
+        const double gamma = kGamma;
+        reply[i] -= double{kEta} * gamma * (1 - std::pow(gamma, n)) / (1 - gamma) * v[j][i];
       }
     }
     worst = std::max({worst, DistanceOf(run.theta(), theta), DistanceOf(run.held(worker), reply)});
