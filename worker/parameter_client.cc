@@ -60,6 +60,14 @@ class ServersClient : public ParameterClient {
     statistics_sum_.resize(options_.schema.statistic_elements());
   }
 
+  ~ServersClient() override {
+    calls_.reset();
+    // Closes the connections, and with them what still waits to be sent from the
+    // caller's memory, should a server have stopped reading.
+    channels_.clear();
+    exchange_.reset();
+  }
+
   absl::Status SayHello() {
     for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
       if (const absl::Status said = Hello(shard); !said.ok()) return said;
@@ -235,7 +243,7 @@ class ServersClient : public ParameterClient {
   std::vector<float> statistics_sum_;
   uint32_t steps_summed_ = 0;
   std::unique_ptr<SegmentExchange> exchange_;
-  std::unique_ptr<ExchangeCalls> calls_;  // ends first
+  std::unique_ptr<ExchangeCalls> calls_;
 };
 
 }  // namespace
