@@ -13,11 +13,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/core/allocator.h"
 #include "common/core/exit_code.h"
 #include "common/net/job_flags.h"
 #include "common/net/logging.h"
-#include "common/net/process_tuning.h"
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
@@ -112,9 +112,10 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadConfiguration;
   }
 
-  TuneProcess();
   InitLogging(argv[0], absl::StrCat("server ", shard_text));
   KeepFreedMemory();
+  // abseil's search for lock cycles costs every call of gRPC; sanitizer builds look for them.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const absl::StatusOr<uint32_t> shard = ParseShard(shard_text);
   if (!shard.ok()) return Report(shard.status());
   SetLogRole(absl::StrCat("server ", *shard));

@@ -1,0 +1,162 @@
+// A job in one process: real servers, and workers as threads, for tests that look
+// at both sides at once.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
+#include "common/net/job_spec.h"
+#include "gtest/gtest.h"
+#include "kernels/device.h"
+#include "server/shard_server.h"
+#include "worker/gradient.h"
+#include "worker/heartbeat.h"
+#include "worker/job_setup.h"
+#include "worker/lead_client.h"
+#include "worker/parameter_client.h"
+#include "worker/progress.h"
+#include "worker/training_loop.h"
+
+namespace foreshard {
+
+inline v1::JobSpec SyntheticJob(const std::vector<std::string>& overrides) {
+  const auto job = ParseJobSpec(
+      "name: 'in-process' seed: 5 model { name: 'synthetic' elements: 20000 } "
+      "data { format: 'synthetic' examples: 600 } "
+      "training { epochs: 2 batch_size: 10 workers: 3 } update { rule: 'asgd' } "
+      "schedule { learning_rate: 0.5 } servers { shards: 2 segment_elements: 4096 } "
+      "compression { block_elements: 1024 } timeouts { lease_seconds: 10 connect_seconds: 20 }",
+      "the test's job", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+class InProcessServers {
+ public:
+  explicit InProcessServers(const v1::JobSpec& job) {
+    for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
+      auto server = ShardServer::Start({.job = job, .shard = shard});
+      EXPECT_TRUE(server.ok()) << server.status();
+      addresses_.push_back((*server)->address());
+      servers_.push_back(*std::move(server));
+    }
+  }
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  std::unique_ptr<ShardServer>& operator[](size_t shard) { return servers_[shard]; }
+  size_t size() const { return servers_.size(); }
+
+ private:
+  std::vector<std::unique_ptr<ShardServer>> servers_;
+  std::vector<std::string> addresses_;
+};
+
+// One worker of the job, up to its first parameters.
+class InProcessWorker {
+ public:
+  InProcessWorker(const v1::JobSpec& job, const std::vector<std::string>& servers)
+      : job_(job), servers_(servers), progress_(nullptr, "") {
+    device_ = kernels::MakeDevice("cpu").value();
+    data_ = LoadTrainingData(job).value();
+    model_ = MakeJobModel(job, *data_, *device_).value();
+  }
+
+  absl::Status Connect(std::optional<uint32_t> wanted_slot = std::nullopt) {
+    auto options = MakeClientOptions(job_, model_->schema(), data_->examples(), servers_);
+    if (!options.ok()) return options.status();
+    LeadClientOptions lead = {.address = servers_[0],
+                              .connect_seconds = options->connect_seconds,
+                              .stop = &stop_};
+    *lead.registration.mutable_contract() = options->hello.contract();
+    lead.registration.set_job_name(job_.name());
+    *lead.registration.mutable_model() = options->hello.model();
+    lead.registration.set_train_examples(data_->examples());
+    lead.registration.set_worker_name("in-process");
+    lead.registration.set_device("cpu");
+    if (wanted_slot.has_value()) lead.registration.set_wanted_slot(*wanted_slot);
+    auto registered = LeadClient::Register(lead);
+    if (!registered.ok()) return registered.status();
+    lead_ = *std::move(registered);
+    options->hello.set_worker(lead_->worker());
+    options->hello.set_incarnation(lead_->incarnation());
+    options->stop = &stop_;
+    options->acknowledged = [this](const PushFigures& push) {
+      lead_->Completed(push.ticket);
+      progress_.Acknowledged(push);
+      lag_plus_one_ += push.lag_updates + 1;
+      if (after_push) after_push(push);
+    };
+    auto client = ParameterClient::Connect(*options);
+    if (!client.ok()) return client.status();
+    client_ = *std::move(client);
+    Heartbeat::Options beat = {.addresses = servers_,
+                               .worker = lead_->worker(),
+                               .incarnation = lead_->incarnation(),
+                               .lease_seconds = lead_->lease_seconds()};
+    for (uint32_t shard = 0; shard < servers_.size(); ++shard) {
+      beat.channels.push_back(client_->channel(shard));
+    }
+    heartbeat_ = std::make_unique<Heartbeat>(beat);
+    std::vector<float> values(model_->schema().elements());
+    model_->InitialValues(job_.seed(), values.data());
+    if (const absl::Status s = client_->Initialise(values); !s.ok()) return s;
+    if (const absl::Status s = client_->Pull(Parameters::kAsSent); !s.ok()) return s;
+    computer_ =
+        std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), data_.get());
+    return absl::OkStatus();
+  }
+
+  absl::Status Train() {
+    TrainingLoopOptions options;
+    options.batches_per_epoch = BatchesPerEpoch(job_, data_->examples());
+    if (IsSynchronous(job_)) options.round_members = job_.training().workers();
+    options.stop = &stop_;
+    options.fenced = [this] { return heartbeat_->status(); };
+    TrainingLoop loop(options, computer_.get(), client_.get(), lead_.get(), &progress_);
+    return loop.Run();
+  }
+
+  void Leave() {
+    lead_->Leave("finished");
+    heartbeat_->End(true);
+  }
+  // Without a word, as a process that is killed.
+  void Vanish() {
+    heartbeat_.reset();
+    client_.reset();
+    lead_.reset();
+  }
+
+  const v1::JobSpec& job() const { return job_; }
+  ParameterClient& client() { return *client_; }
+  LeadClient& lead() { return *lead_; }
+  Model& model() { return *model_; }
+  const Dataset& data() const { return *data_; }
+  GradientComputer& computer() { return *computer_; }
+  Progress& progress() { return progress_; }
+  double lag_plus_one() const { return lag_plus_one_; }
+  void Stop() { stop_ = true; }
+
+  std::function<void(const PushFigures&)> after_push;
+
+ private:
+  const v1::JobSpec job_;
+  const std::vector<std::string> servers_;
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<Dataset> data_;
+  std::unique_ptr<Model> model_;
+  Progress progress_;
+  double lag_plus_one_ = 0;
+  std::unique_ptr<LeadClient> lead_;
+  std::unique_ptr<ParameterClient> client_;
+  std::unique_ptr<Heartbeat> heartbeat_;
+  std::unique_ptr<GradientComputer> computer_;
+};
+
+}  // namespace foreshard
