@@ -111,7 +111,7 @@ TEST_F(DaemonsTest, AKilledWorkersBatchesAreDealtAgainAndEveryOneIsAppliedOnce) 
 }
 
 TEST_F(DaemonsTest, AKilledServerEndsItsWorkersWithAReason) {
-  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=2"}));
+  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=5"}));
   ASSERT_TRUE(fleet->StartWorker(0).ok());
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 10; })) << LogOf(*fleet, "worker-0");
   const std::string address = fleet->addresses()[1];
@@ -122,7 +122,7 @@ TEST_F(DaemonsTest, AKilledServerEndsItsWorkersWithAReason) {
 }
 
 TEST_F(DaemonsTest, AKilledLeadEndsItsWorkersWithAReason) {
-  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=2"}));
+  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=5"}));
   ASSERT_TRUE(fleet->StartWorker(0).ok());
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 10; })) << LogOf(*fleet, "worker-0");
   fleet->Find("server-0")->process->Signal(SIGKILL);
@@ -132,7 +132,7 @@ TEST_F(DaemonsTest, AKilledLeadEndsItsWorkersWithAReason) {
 }
 
 TEST_F(DaemonsTest, AServerThatIsNotThereIsNamedWithinTheBound) {
-  const std::string job = EndlessJob({"timeouts.connect_seconds=1"});
+  const std::string job = EndlessJob({"timeouts.connect_seconds=4"});
   std::unique_ptr<Fleet> fleet = MakeFleet(job);
   ASSERT_TRUE(fleet->StartServer(0).ok());
   ASSERT_TRUE(fleet->WaitForServers(kPatience).ok());
@@ -186,7 +186,7 @@ TEST_F(DaemonsTest, WorkersOfAnotherJobOrModelAreRefusedByName) {
 }
 
 TEST_F(DaemonsTest, ServersInTheWrongOrderAreRefused) {
-  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=2"}));
+  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=5"}));
   const std::vector<std::string> addresses = fleet->addresses();
   const Ended ended =
       Daemon("foreshard-worker", {"--job", Path("job.textproto"), "--device=cpu", "--servers",
@@ -244,7 +244,7 @@ TEST_F(DaemonsTest, StopNamesAServerThatDoesNotAnswer) {
 }
 
 TEST_F(DaemonsTest, ASigtermEndsAServerCleanlyUnderLoad) {
-  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=2"}));
+  std::unique_ptr<Fleet> fleet = Servers(EndlessJob({"timeouts.connect_seconds=5"}));
   ASSERT_TRUE(fleet->StartWorker(0).ok());
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 5; }));
   const std::optional<ProcessExit> exit = [&] {
