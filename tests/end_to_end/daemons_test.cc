@@ -89,7 +89,7 @@ TEST_F(DaemonsTest, WorkersMayComeBeforeTheServers) {
 
 TEST_F(DaemonsTest, AKilledWorkersBatchesAreDealtAgainAndEveryOneIsAppliedOnce) {
   constexpr uint64_t kExamples = 600;
-  const std::string job = WriteSyntheticJob(8192, kExamples, {"training.workers=3"});
+  const std::string job = WriteSyntheticJob(8192, kExamples, {"training.workers=3", "timeouts.lease_seconds=3"});
   std::unique_ptr<Fleet> fleet = Servers(job);
   // The slow one holds tickets for long, so it dies with some in hand.
   ASSERT_TRUE(fleet->StartWorker(0, {"--slowdown=10000"}).ok());

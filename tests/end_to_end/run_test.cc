@@ -92,7 +92,8 @@ TEST_F(RunTest, TrainsAndWritesResultsWithEveryField) {
             10 * results["push_bytes"].get<double>());
   EXPECT_GT(results["pull_bytes"].get<uint64_t>(), 0u);
   EXPECT_GT(results["pull_uncompressed_bytes"].get<uint64_t>(), 0u);
-  ASSERT_EQ(results["workers"].size(), 2u);
+  // One of them may have been quick enough to do all of it.
+  ASSERT_GE(results["workers"].size(), 1u);
   uint64_t examples = 0;
   for (const nlohmann::json& worker : results["workers"]) {
     EXPECT_TRUE(worker["id"].is_number_unsigned());
@@ -116,8 +117,10 @@ TEST_F(RunTest, FlagsOverrideTheJob) {
   ASSERT_EQ(ended.status, 0) << ended.output;
   const nlohmann::json results = Results("results");
   EXPECT_EQ(results["epochs"], 1);
-  EXPECT_EQ(results["workers"].size(), 3u);
+  EXPECT_EQ(results["workers_started"], 3);
+  EXPECT_EQ(results["servers"], 1);
   EXPECT_TRUE(results["test_accuracy"].is_null());
+  EXPECT_TRUE(std::filesystem::exists(Path("results/logs/worker-2.log")));
   EXPECT_FALSE(std::filesystem::exists(Path("results/logs/server-1.log")));
   EXPECT_FALSE(std::filesystem::exists(Path("results/logs/evaluator.log")));
 }
@@ -271,7 +274,7 @@ TEST_F(RunTest, NothingIsLeftRunningWhenTheLauncherIsKilled) {
 
 TEST_F(RunTest, AKilledWorkerIsNamedAndTrainingGoesOn) {
   // Enough steps that the kill falls into them.
-  std::unique_ptr<Process> run = Foreshard(RunArguments(WriteJob({"training.epochs=200"})));
+  std::unique_ptr<Process> run = Foreshard(RunArguments(WriteJob({"training.epochs=200", "timeouts.lease_seconds=3"})));
   ASSERT_NE(run, nullptr);
   ASSERT_TRUE(IsTraining());
   const int64_t pid = ChildPid("worker-1");
