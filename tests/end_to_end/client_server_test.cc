@@ -252,6 +252,7 @@ TEST(ClientServer, TheEvaluatorFollowsAJobToItsEnd) {
     Evaluator evaluator({.batch_size = 10}, model.get(), train.get(), test.get());
     EvaluatorRun run;
     run.lead = servers.addresses()[0];
+    run.contract = options->hello.contract();
     run.lookahead = true;
     ended = RunEvaluator(run, &evaluator, client->get());
   });
