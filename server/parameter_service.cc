@@ -59,7 +59,8 @@ struct ParameterService::Call {
 
   const v1::ExchangeHeader& header() const { return request.header(); }
   bool pushes() const {
-    return header().kind() == v1::ExchangeHeader::PUSH || header().kind() == v1::ExchangeHeader::SKIP;
+    return header().kind() == v1::ExchangeHeader::PUSH ||
+           header().kind() == v1::ExchangeHeader::SKIP;
   }
 };
 

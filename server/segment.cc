@@ -43,6 +43,8 @@ Run RunOf(const Block& block) {
 RuleSettings EffectiveRule(const SegmentOptions& options) {
   RuleSettings rule = options.rule;
   if (options.plan.kind == TensorKind::kStatistic) rule.rule = "statistics_average";
+  rule.workers = options.schedule.workers;
+  rule.peak_eta = static_cast<float>(options.schedule.learning_rate);
   return rule;
 }
 
@@ -369,6 +371,19 @@ void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, Codec
   }
 }
 
+void Segment::MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const {
+  Scratch& scratch = ThreadScratch();
+  for (size_t b = 0; b < options_.plan.blocks.size(); b += options_.sample_stride) {
+    const Block& block = options_.plan.blocks[b];
+    const float* held = slot.held.data() + held_offsets_[b];
+    rule_->Reply(context, RunOf(block), theta_.data(), scratch.other);
+    outcome->gap_squares +=
+        kernels::SumOfSquaredDifferences(theta_.data() + block.offset, held, block.elements);
+    outcome->surprise_squares += kernels::SumOfSquaredDifferences(scratch.other, held, block.elements);
+    outcome->sampled_elements += block.elements;
+  }
+}
+
 Outcome Segment::Push(const Event& event, Reply* reply) {
   if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
     JoinSlot(event.worker, event.incarnation);
@@ -383,7 +398,9 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
   const CodecId reply_codec_id = ReplyCodec(event, slot);
   const Codec& reply_codec = *FindCodec(reply_codec_id);
-  const bool measure = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
+  // Whether slot.held is what the gradient was computed at.
+  const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
+  if (knows_held) MeasureGap(context, slot, &outcome);
   const bool wants_reply = reply != nullptr && reply->data != nullptr;
   if (wants_reply) slot.held.resize(held_elements_);
   uint8_t* out = wants_reply ? reply->data : nullptr;
@@ -392,17 +409,10 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   rule_->Begin(context);
   for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
     const Block& block = options_.plan.blocks[b];
-    const Run run = RunOf(block);
+    Run run = RunOf(block);
+    if (knows_held && options_.keep_all_held) run.held = slot.held.data() + held_offsets_[b];
     const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch.straddle);
     const float* gradient = codec.DecodeBlock(bytes, block.elements, scratch.gradient);
-    if (measure && b % options_.sample_stride == 0) {
-      const float* held = slot.held.data() + held_offsets_[b];
-      rule_->Reply(context, run, theta_.data(), scratch.other);
-      outcome.gap_squares +=
-          kernels::SumOfSquaredDifferences(theta_.data() + block.offset, held, block.elements);
-      outcome.surprise_squares += kernels::SumOfSquaredDifferences(scratch.other, held, block.elements);
-      outcome.sampled_elements += block.elements;
-    }
     float* values = nullptr;
     if (wants_reply) {
       values = reply_codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;

@@ -132,6 +132,8 @@ class Segment {
   Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule);
 
   Outcome Push(const Event& event, Reply* reply);
+  // Both distances of what the slot holds, just before an update.
+  void MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const;
   Outcome NotePush(const Event& event);
   Outcome CloseRound();
   // Writes what the mode says; slot null for readers.

@@ -19,6 +19,11 @@ class Saver final : public StateVisitor {
     writer_.PutString(name);
     writer_.PutFloats(values);
   }
+  void VisitNumbers(std::string_view name, std::vector<double>& values) override {
+    writer_.PutString(name);
+    writer_.PutBytes(ByteSpan(reinterpret_cast<const uint8_t*>(values.data()),
+                              values.size() * sizeof(double)));
+  }
 
  private:
   ByteWriter& writer_;
@@ -35,6 +40,12 @@ class Loader final : public StateVisitor {
     if (!ok_) return;
     values.resize(bytes.size() / sizeof(float));
     if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  void VisitNumbers(std::string_view name, std::vector<double>& values) override {
+    if (reader_.GetString() != name) ok_ = false;
+    const ByteSpan bytes = reader_.GetBytes();
+    if (!reader_.ok() || bytes.size() != values.size() * sizeof(double)) ok_ = false;
+    if (ok_) std::memcpy(values.data(), bytes.data(), bytes.size());
   }
   bool ok() const { return ok_; }
 
@@ -158,9 +169,11 @@ uint64_t Segment::MemoryBytes(const SegmentOptions& options) {
   const uint64_t elements = options.plan.elements;
   const uint64_t workers = options.synchronous ? options.members : options.rule.max_workers;
   uint64_t floats = elements;
+  uint64_t bytes = options.plan.blocks.size() * (sizeof(Block) + sizeof(uint64_t));
   if (options.plan.kind == TensorKind::kTrainable) {
     if (const RuleTraits* traits = FindRule(options.rule.rule); traits != nullptr) {
       floats += elements * (traits->state_fixed + traits->state_per_worker * workers);
+      bytes += traits->state_bytes;
     }
   }
   const uint64_t held_blocks =
@@ -169,7 +182,7 @@ uint64_t Segment::MemoryBytes(const SegmentOptions& options) {
                            ? elements
                            : std::min<uint64_t>(elements, held_blocks * kMaxBlockElements));
   if (options.synchronous) floats += workers * elements;  // pending pushes, at most fp32
-  return floats * sizeof(float) + options.plan.blocks.size() * (sizeof(Block) + sizeof(uint64_t));
+  return floats * sizeof(float) + bytes;
 }
 
 }  // namespace foreshard

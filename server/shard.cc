@@ -162,6 +162,18 @@ SegmentOptions Shard::MakeSegmentOptions(const SegmentPlan& plan,
   options.rule.rule = job_.update().rule();
   options.rule.momentum = job_.update().momentum();
   options.rule.weight_decay = traits.worker_half ? 0 : job_.update().weight_decay();
+  const v1::UpdateSpec& update = job_.update();
+  if (traits.delay_compensation != Setting::kUnused) {
+    options.rule.dc_adaptive = update.dc_adaptive();
+    options.rule.dc_lambda = update.dc_lambda();
+    if (update.dc_adaptive()) options.rule.dc_decay = update.dc_decay();
+  }
+  if (traits.moments != Setting::kUnused) {
+    options.rule.beta1 = update.beta1();
+    options.rule.beta2 = update.beta2();
+    options.rule.epsilon = update.epsilon();
+  }
+  options.rule.measured_lag = update.lag() == "measured";
   options.rule.statistics_weight = job_.training().statistics_weight();
   options.rule.max_workers = job_.training().max_workers();
   options.schedule = MakeSchedule(job_, batches_per_epoch);

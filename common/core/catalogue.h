@@ -18,12 +18,16 @@ struct RuleTraits {
   bool synchronous = false;    // updates once a round, with the workers' mean
   Setting momentum = Setting::kUnused;
   Setting weight_decay = Setting::kOptional;
+  Setting delay_compensation = Setting::kUnused;  // dc_adaptive, dc_lambda, dc_decay
+  Setting moments = Setting::kUnused;             // beta1, beta2, epsilon
+  Setting lag = Setting::kUnused;
   bool worker_half = false;    // momentum and weight decay live at the worker
   bool needs_held = false;     // needs all of x_i, not only a sample
   bool lookahead = false;      // what it sends to workers is not the master's parameters
   // The server's floats per element beyond theta: fixed + per_worker * N.
   uint32_t state_fixed = 0;
   uint32_t state_per_worker = 0;
+  uint32_t state_bytes = 0;  // a segment, whatever its length; 0: a few hundred
 };
 
 struct CodecTraits {

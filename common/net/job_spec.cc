@@ -190,6 +190,21 @@ void FillDefaults(v1::JobSpec* job) {
   if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);
   if (training.statistics_weight() == 0) training.set_statistics_weight(0.1f);
 
+  v1::UpdateSpec& update = *job->mutable_update();
+  if (rule != nullptr && rule->delay_compensation != Setting::kUnused) {
+    if (!update.has_dc_adaptive()) update.set_dc_adaptive(true);
+    if (!update.has_dc_lambda()) update.set_dc_lambda(update.dc_adaptive() ? 2.0f : 0.04f);
+    if (!update.has_dc_decay() && update.dc_adaptive()) update.set_dc_decay(0.95f);
+  }
+  if (rule != nullptr && rule->moments != Setting::kUnused) {
+    if (!update.has_beta1()) update.set_beta1(0.9f);
+    if (!update.has_beta2()) update.set_beta2(0.999f);
+    if (!update.has_epsilon()) update.set_epsilon(1e-8f);
+  }
+  if (rule != nullptr && rule->lag != Setting::kUnused && update.lag().empty()) {
+    update.set_lag("workers");
+  }
+
   v1::DataSpec& data = *job->mutable_data();
   if (data.format() == "idx") {
     if (!data.has_mean()) data.set_mean(0);

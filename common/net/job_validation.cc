@@ -185,6 +185,42 @@ void CheckSetting(Setting setting, bool set, absl::string_view field, absl::stri
                         absl::StrCat("the rule ", rule, " has no use for it"));
 }
 
+// Settings that only some rules have, all with defaults.
+void CheckRuleSettings(const v1::UpdateSpec& update, const RuleTraits& rule, Problems* problems) {
+  const auto check = [&](Setting setting, bool set, absl::string_view field) {
+    CheckSetting(setting, set, field, Text(rule.name), "", problems);
+  };
+  check(rule.delay_compensation, update.has_dc_adaptive(), "update.dc_adaptive");
+  check(rule.delay_compensation, update.has_dc_lambda(), "update.dc_lambda");
+  check(rule.delay_compensation, update.has_dc_decay(), "update.dc_decay");
+  check(rule.moments, update.has_beta1(), "update.beta1");
+  check(rule.moments, update.has_beta2(), "update.beta2");
+  check(rule.moments, update.has_epsilon(), "update.epsilon");
+  check(rule.lag, !update.lag().empty(), "update.lag");
+
+  const auto check_decay = [&](bool set, absl::string_view field, float value) {
+    if (set && !(value >= 0 && value < 1)) {
+      problems->Add(field, value, "make it at least 0 and below 1");
+    }
+  };
+  check_decay(update.has_dc_decay(), "update.dc_decay", update.dc_decay());
+  check_decay(update.has_beta1(), "update.beta1", update.beta1());
+  check_decay(update.has_beta2(), "update.beta2", update.beta2());
+  if (update.has_dc_lambda() && !(update.dc_lambda() >= 0)) {
+    problems->Add("update.dc_lambda", update.dc_lambda(), "make it at least 0");
+  }
+  if (update.has_epsilon() && !(update.epsilon() > 0)) {
+    problems->Add("update.epsilon", update.epsilon(), "make it above 0");
+  }
+  problems->CheckUnused(
+      rule.delay_compensation != Setting::kUnused && !update.dc_adaptive() && update.has_dc_decay(),
+      "update.dc_decay", "only update.dc_adaptive: true uses it");
+  if (rule.lag != Setting::kUnused && update.lag() != "workers" && update.lag() != "measured") {
+    problems->Add("update.lag", absl::StrCat("'", update.lag(), "'"),
+                  "choose one of: workers, measured");
+  }
+}
+
 void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
   const v1::UpdateSpec& update = job.update();
   const RuleTraits* rule = FindRule(update.rule());
@@ -197,6 +233,7 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
                  problems);
     CheckSetting(rule->weight_decay, update.has_weight_decay(), "update.weight_decay", Text(rule->name),
                  "0.0001", problems);
+    CheckRuleSettings(update, *rule, problems);
   }
   if (update.has_momentum() && !(update.momentum() >= 0 && update.momentum() < 1)) {
     problems->Add("update.momentum", update.momentum(), "make it at least 0 and below 1");

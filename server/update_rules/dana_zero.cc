@@ -7,20 +7,12 @@
 //   theta -= eta * v_i
 //   reply: theta - (eta * gamma) * S           S = sum over workers of v_j
 //
-// State: S, and v_i for each joined worker. A worker that leaves takes its v_i out
-// of S; one that joins starts at v_i = 0.
-//
-// The running sum S costs O(d) a push instead of O(N d), and drifts in fp32: after a
-// thousandfold drop of the gradients its error would be 5.5e-3 of it. So push t
-// recomputes slice t mod K of S from the v_j, in fp64 in the order of slots. With
-// K = 4 * max_workers a full house reads N d / K = d / 4 floats more a push, 1 of
-// the 28 bytes an element that a push with its reply moves anyway; K is at least 16.
-#include <algorithm>
-#include <vector>
+// State: S and the v_i, see momentum_sum.h.
+#include <cassert>
 
 #include "kernels/cpu/isa.h"
+#include "server/update_rules/momentum_sum.h"
 #include "server/update_rules/registry.h"
-#include "server/update_rules/worker_vectors.h"
 
 namespace foreshard {
 namespace {
@@ -47,50 +39,25 @@ FORESHARD_ISA_VARIANTS(void, Step,
                         float* v, float* sum, float* theta, float* reply),
                        (eta, gamma, lambda, gradient, n, v, sum, theta, reply))
 
-FORESHARD_ISA_INLINE void AddWideBody(const float* __restrict values, uint64_t n,
-                                      double* __restrict sums) {
-  for (uint64_t i = 0; i < n; ++i) sums[i] += values[i];
-}
-FORESHARD_ISA_VARIANTS(void, AddWide, (const float* values, uint64_t n, double* sums),
-                       (values, n, sums))
-
 class DanaZero final : public UpdateRule {
  public:
   DanaZero(const RuleSettings& settings, uint64_t elements, Loops loops)
       : momentum_(settings.momentum),
         weight_decay_(settings.weight_decay),
         loops_(loops),
-        slices_(std::max(16u, 4 * settings.max_workers)),
-        slice_elements_((elements + slices_ - 1) / slices_),
-        v_(settings.max_workers, elements),
-        sum_(elements) {}
+        v_(settings.max_workers, elements, loops) {}
 
-  void Join(uint32_t worker) override {
-    if (v_.joined(worker)) Leave(worker);
-    v_.Join(worker);
-  }
-
-  // S -= v_i by recomputing S: a worker whose v_i dwarfs the others' would leave its
-  // rounding error behind.
-  void Leave(uint32_t worker) override {
-    if (!v_.joined(worker)) return;
-    v_.Leave(worker);
-    Recompute(0, sum_.size());
-  }
-
-  void Begin(const UpdateContext& context) override {
-    const uint64_t begin = context.version % slices_ * slice_elements_;
-    Recompute(std::min<uint64_t>(begin, sum_.size()),
-              std::min<uint64_t>(begin + slice_elements_, sum_.size()));
-  }
+  void Join(uint32_t worker) override { v_.Join(worker); }
+  void Leave(uint32_t worker) override { v_.Leave(worker); }
+  void Begin(const UpdateContext& context) override { v_.Begin(context.version); }
 
   void Update(const UpdateContext& context, const Run& run, const float* gradient, float* theta,
               float* reply) override {
     assert(v_.joined(context.worker));
     const float lambda = run.decayed ? weight_decay_ : 0;
     float* const at = theta + run.offset;
-    float* const v = v_[context.worker] + run.offset;
-    float* const sum = sum_.data() + run.offset;
+    float* const v = v_.momentum(context.worker) + run.offset;
+    float* const sum = v_.sum() + run.offset;
     if (loops_ == Loops::kFused) {
       return Step(context.eta, momentum_, lambda, gradient, run.elements, v, sum, at, reply);
     }
@@ -108,42 +75,17 @@ class DanaZero final : public UpdateRule {
              float* reply) const override {
     const float ahead = context.eta * momentum_;
     const float* const at = theta + run.offset;
-    const float* const sum = sum_.data() + run.offset;
+    const float* const sum = v_.sum() + run.offset;
     for (uint32_t i = 0; i < run.elements; ++i) reply[i] = at[i] - ahead * sum[i];
   }
 
-  void VisitState(StateVisitor& visitor) override {
-    visitor.Visit("momentum_sum", sum_);
-    v_.VisitState(visitor);
-  }
+  void VisitState(StateVisitor& visitor) override { v_.VisitState(visitor); }
 
  private:
-  // S = sum of the v_j on [begin, end).
-  void Recompute(uint64_t begin, uint64_t end) {
-    constexpr uint64_t kPiece = 512;
-    for (uint64_t at = begin; at < end; at += kPiece) {
-      const uint64_t n = std::min(kPiece, end - at);
-      double sums[kPiece] = {};
-      for (uint32_t worker = 0; worker < v_.slots(); ++worker) {
-        if (!v_.joined(worker)) continue;
-        const float* const v = v_[worker] + at;
-        if (loops_ == Loops::kFused) {
-          AddWide(v, n, sums);
-        } else {
-          for (uint64_t i = 0; i < n; ++i) sums[i] += v[i];
-        }
-      }
-      for (uint64_t i = 0; i < n; ++i) sum_[at + i] = static_cast<float>(sums[i]);
-    }
-  }
-
   const float momentum_;
   const float weight_decay_;
   const Loops loops_;
-  const uint32_t slices_;  // K
-  const uint64_t slice_elements_;
-  WorkerVectors v_;
-  std::vector<float> sum_;  // S
+  MomentumSum v_;
 };
 
 }  // namespace

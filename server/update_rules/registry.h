@@ -32,6 +32,18 @@ std::unique_ptr<UpdateRule> MakeNagAsgd(const RuleSettings&, uint64_t elements, 
 std::unique_ptr<UpdateRule> MakeMultiAsgd(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeDanaZero(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeDanaSlim(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeLwp(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeStalenessAware(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeDcAsgd(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeDanaDc(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeGapAware(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeDanaGa(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeAdam(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeSmega2(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeOrmoDa(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeYellowFin(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeDanaRateAware(const RuleSettings&, uint64_t elements,
+                                              Loops loops);
 std::unique_ptr<UpdateRule> MakeSsgd(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeStatistics(const RuleSettings&, uint64_t elements, Loops loops);
 

@@ -29,6 +29,15 @@ struct RuleSettings {
   float weight_decay = 0;  // 0 for rules that take it at the worker
   float statistics_weight = 0.1f;
   uint32_t max_workers = 8;
+  uint32_t workers = 1;       // N as planned
+  float peak_eta = 0.1f;      // the schedule's highest rate
+  bool dc_adaptive = true;
+  float dc_lambda = 2;
+  float dc_decay = 0.95f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  bool measured_lag = false;  // lwp: else the number of joined workers less one
 };
 
 // One push (or closed round) as the rule sees it.
@@ -44,6 +53,9 @@ struct Run {
   uint64_t offset = 0;
   uint32_t elements = 0;
   bool decayed = false;
+  // Of an update, for rules with needs_held: the parameters that the pusher computed
+  // its gradient at, run.elements long; null where the segment does not know them.
+  const float* held = nullptr;
 };
 
 // Visits every state array in a fixed order, to save and to load.
@@ -51,6 +63,8 @@ class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
   virtual void Visit(std::string_view name, std::vector<float>& values) = 0;
+  // What is not an array over the elements: few numbers, always as many.
+  virtual void VisitNumbers(std::string_view name, std::vector<double>& values) = 0;
 };
 
 // Thread-compatible: the segment's mutex guards it.

@@ -55,7 +55,7 @@ seed: 7
 servers { shards: 2 segment_elements: 2048 }
 compression { push: "one_bit" block_elements: 512 }
 evaluation { recalibration_batches: 2 }
-timeouts { lease_seconds: 3 connect_seconds: 20 }
+timeouts { lease_seconds: 20 connect_seconds: 20 }
 )";
 
 }  // namespace

@@ -50,7 +50,7 @@ class EndToEndTest : public ::testing::Test {
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   // Writes job.textproto: a small mlp on 16x16 pictures of four classes (512 to train
-  // with, 128 to test), two shards, short time-outs. Later settings of the same field
+  // with, 128 to test), two shards. Later settings of the same field
   // win, so tests give differences as "field=value".
   std::string WriteJob(const std::vector<std::string>& overrides = {});
   // The same with a synthetic model of `elements` and as many examples.

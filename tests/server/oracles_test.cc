@@ -142,6 +142,21 @@ TEST(Oracle, LagsAddUpToVersionsSent) {
   }
 }
 
+// Nothing comes between a lone worker's reply and its push, so whatever a rule sends,
+// it would send it again.
+TEST(Oracle, SurpriseIsZeroAloneUnderEveryRule) {
+  for (const RuleTraits& traits : Rules()) {
+    if (traits.synchronous) continue;
+    SegmentHarness harness(MakeSegmentOptions(std::string(traits.name), kElements, 1, 0.01f), 1);
+    for (uint64_t step = 0; step < 50; ++step) {
+      const Outcome outcome =
+          harness.Push(0, QuadraticGradient(harness.workers[0].parameters, step), step);
+      EXPECT_EQ(outcome.sampled_elements, kElements);
+      EXPECT_EQ(outcome.surprise_squares, 0) << traits.name << ", push " << step;
+    }
+  }
+}
+
 // The surprise is nothing for a lone worker and the same for Zero and Slim.
 TEST(Oracle, SurpriseIsZeroAloneAndEqualForZeroAndSlim) {
   SegmentHarness alone(MakeSegmentOptions("dana_zero", kElements, 1), 1);

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 
+#include "common/core/catalogue.h"
 #include "common/core/random.h"
 #include "kernels/worker_half.h"
 #include "server/segment.h"
@@ -31,6 +32,7 @@ inline SegmentOptions MakeSegmentOptions(const std::string& rule, uint64_t eleme
   options.rule = {.rule = rule, .momentum = 0.9f, .max_workers = workers};
   options.schedule = {.learning_rate = eta, .workers = workers, .batches_per_epoch = 1000000};
   options.sample_stride = 1;
+  options.keep_all_held = FindRule(rule)->needs_held;
   return options;
 }
 

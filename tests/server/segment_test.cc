@@ -67,6 +67,34 @@ TEST(Segment, HeldIsWhatTheWorkerDecodes) {
   }
 }
 
+// What a rule is told of the pusher's parameters: what the worker decoded, and nothing
+// where its push names other parameters than those last sent.
+TEST(Segment, RulesSeeWhatThePusherHolds) {
+  for (const CodecId reply_codec : {CodecId::kNone, CodecId::kBf16}) {
+    SegmentOptions options = MakeSegmentOptions("dc_asgd", kElements, 2, 0.1f);
+    ASSERT_TRUE(options.keep_all_held);
+    options.sample_stride = 2;
+    options.rule.dc_adaptive = false;
+    options.rule.dc_lambda = 3;
+    SegmentHarness harness(options, 2);
+    std::vector<float> expected(harness.segment->theta().begin(), harness.segment->theta().end());
+    for (uint64_t step = 0; step < 20; ++step) {
+      const uint32_t w = step % 3 == 0;
+      const bool lost = step % 5 == 4;  // the last reply did not reach the worker
+      if (lost) --harness.workers[w].held_version;
+      const std::vector<float>& x = harness.workers[w].parameters;
+      const std::vector<float> gradient = QuadraticGradient(x, step);
+      for (size_t k = 0; k < kElements; ++k) {
+        const float distance = lost ? 0 : expected[k] - x[k];
+        expected[k] -= 0.1f * (gradient[k] + 3 * distance * gradient[k] * gradient[k]);
+      }
+      harness.Push(w, gradient, step, CodecId::kNone, reply_codec);
+      ASSERT_EQ(std::vector<float>(harness.segment->theta().begin(), harness.segment->theta().end()),
+                expected) << step;
+    }
+  }
+}
+
 TEST(Segment, SamplesOneBlockInSoMany) {
   SegmentOptions options = MakeSegmentOptions("asgd", kElements, 1);
   options.sample_stride = 2;  // blocks 0, 2, 4 of 100, 100, 50 elements

@@ -54,6 +54,24 @@ TEST(JobSpec, FillsDefaultsIn) {
   EXPECT_EQ(DefaultJob({"update.rule=ssgd"}).training().max_workers(), 4);
 }
 
+TEST(JobSpec, FillsInWhatTheRuleHasDefaultsFor) {
+  const v1::UpdateSpec adam = DefaultJob({"update.rule=adam", "update.momentum="}).update();
+  EXPECT_FLOAT_EQ(adam.beta1(), 0.9f);
+  EXPECT_FLOAT_EQ(adam.beta2(), 0.999f);
+  EXPECT_FLOAT_EQ(adam.epsilon(), 1e-8f);
+  EXPECT_FALSE(adam.has_dc_lambda());
+  const v1::UpdateSpec adaptive = DefaultJob({"update.rule=dana_dc"}).update();
+  EXPECT_TRUE(adaptive.dc_adaptive());
+  EXPECT_FLOAT_EQ(adaptive.dc_lambda(), 2);
+  EXPECT_FLOAT_EQ(adaptive.dc_decay(), 0.95f);
+  const v1::UpdateSpec constant =
+      DefaultJob({"update.rule=dana_dc", "update.dc_adaptive=false"}).update();
+  EXPECT_FLOAT_EQ(constant.dc_lambda(), 0.04f);
+  EXPECT_FALSE(constant.has_dc_decay());
+  EXPECT_EQ(DefaultJob({"update.rule=lwp"}).update().lag(), "workers");
+  EXPECT_EQ(DefaultJob().update().lag(), "");
+}
+
 TEST(JobSpec, OverridesEveryKindOfField) {
   const v1::JobSpec job = DefaultJob({"training.epochs=3", "schedule.learning_rate=0.5",
                                       "model.widths=8,16", "data.flip=true", "name=other",
@@ -168,6 +186,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"unused_momentum", {"update.rule=asgd"}, "asgd has no use for it"},
         BadCase{"momentum", {"update.momentum=1"}, "at least 0 and below 1"},
         BadCase{"decay", {"update.weight_decay=-1"}, "update.weight_decay: -1"},
+        BadCase{"unused_setting", {"update.beta1=0.9"}, "update.beta1: set: the rule dana_slim has no use"},
+        BadCase{"unused_lag", {"update.lag=measured"}, "update.lag: set: the rule dana_slim has no use"},
+        BadCase{"lag", {"update.rule=lwp", "update.lag=guess"}, "update.lag: 'guess': choose one of: workers, measured"},
+        BadCase{"moment", {"update.rule=adam", "update.momentum=", "update.beta2=1"}, "update.beta2: 1: make it at least 0 and below 1"},
+        BadCase{"epsilon", {"update.rule=adam", "update.momentum=", "update.epsilon=0"}, "update.epsilon: 0: make it above 0"},
+        BadCase{"adam_momentum", {"update.rule=adam"}, "adam has no use for it"},
+        BadCase{"dc_lambda", {"update.rule=dana_dc", "update.dc_lambda=-1"}, "update.dc_lambda: -1: make it at least 0"},
+        BadCase{"dc_decay", {"update.rule=dana_dc", "update.dc_adaptive=false", "update.dc_decay=0.9"}, "only update.dc_adaptive: true uses it"},
         BadCase{"members", {"update.rule=ssgd", "training.max_workers=6"}, "exactly training.workers"},
         BadCase{"rate", {"schedule.learning_rate=0"}, "schedule.learning_rate: 0"},
         BadCase{"warmup", {"schedule.warmup_epochs=50"}, "longer than the run"},

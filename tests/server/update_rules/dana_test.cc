@@ -167,6 +167,7 @@ class Sums : public StateVisitor {
       for (size_t i = 0; i < values.size(); ++i) exact[i] += values[i];
     }
   }
+  void VisitNumbers(std::string_view name, std::vector<double>& values) override {}
   std::vector<double> running;  // S
   std::vector<double> exact;    // sum of the v_i
 };

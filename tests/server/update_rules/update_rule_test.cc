@@ -2,6 +2,7 @@
 // by hand.
 #include "server/update_rules/update_rule.h"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -34,42 +35,58 @@ std::vector<float> Numbers(uint64_t seed, uint64_t n) {
 }
 
 using State = std::vector<std::pair<std::string, std::vector<float>>>;
+using Numerals = std::vector<std::pair<std::string, std::vector<double>>>;
 
 class Saver : public StateVisitor {
  public:
   void Visit(std::string_view name, std::vector<float>& values) override {
     state.emplace_back(name, values);
   }
+  void VisitNumbers(std::string_view name, std::vector<double>& values) override {
+    numbers.emplace_back(name, values);
+  }
   State state;
+  Numerals numbers;
 };
 
 class Loader : public StateVisitor {
  public:
-  explicit Loader(State from) : from_(std::move(from)) {}
+  explicit Loader(Saver from) : from_(std::move(from.state)), numbers_(std::move(from.numbers)) {}
   void Visit(std::string_view name, std::vector<float>& values) override {
     ASSERT_LT(next_, from_.size());
     EXPECT_EQ(from_[next_].first, name);
     values = from_[next_++].second;
   }
-  bool done() const { return next_ == from_.size(); }
+  void VisitNumbers(std::string_view name, std::vector<double>& values) override {
+    ASSERT_LT(next_number_, numbers_.size());
+    EXPECT_EQ(numbers_[next_number_].first, name);
+    ASSERT_EQ(numbers_[next_number_].second.size(), values.size());
+    values = numbers_[next_number_++].second;
+  }
+  bool done() const { return next_ == from_.size() && next_number_ == numbers_.size(); }
 
  private:
   State from_;
+  Numerals numbers_;
   size_t next_ = 0;
+  size_t next_number_ = 0;
 };
 
-State StateOf(UpdateRule& rule) {
+Saver Saved(UpdateRule& rule) {
   Saver saver;
   rule.VisitState(saver);
-  return saver.state;
+  return saver;
 }
+
+State StateOf(UpdateRule& rule) { return Saved(rule).state; }
 
 RuleSettings Settings(std::string_view rule) {
   return {.rule = std::string(rule),
           .momentum = 0.9f,
           .weight_decay = 1e-2f,
           .statistics_weight = 0.1f,
-          .max_workers = 5};
+          .max_workers = 5,
+          .workers = 4};
 }
 
 // A segment's view of a rule: theta in runs, some decayed, some without a reply.
@@ -82,11 +99,14 @@ class Driver {
   std::vector<float> Push(uint32_t worker, uint64_t number, bool with_reply = true) {
     const UpdateContext context{.worker = worker,
                                 .eta = number % 3 == 0 ? 0.05f : 0.1f,
-                                .version = number};
+                                .version = number,
+                                .lag = number % 5};
     const std::vector<float> gradient = Numbers(100 + number, kElements);
     std::vector<float> reply(kElements);
     rule_->Begin(context);
-    for (const Run& run : kRuns) {
+    std::vector<float>& held = held_[worker];
+    for (Run run : kRuns) {
+      if (!held.empty()) run.held = held.data() + run.offset;
       rule_->Update(context, run, gradient.data() + run.offset, theta_.data(),
                     with_reply ? reply.data() + run.offset : nullptr);
     }
@@ -96,12 +116,15 @@ class Driver {
     }
     if (with_reply) {
       EXPECT_TRUE(SameBits(reply, read)) << "a read differs from the reply";
+      held = reply;
     }
     return read;
   }
 
   UpdateRule& rule() { return *rule_; }
   std::vector<float>& theta() { return theta_; }
+  // By worker, what it holds; empty where it was sent nothing.
+  std::vector<std::vector<float>>& held() { return held_; }
 
  private:
   static constexpr Run kRuns[] = {
@@ -109,6 +132,7 @@ class Driver {
 
   std::unique_ptr<UpdateRule> rule_;
   std::vector<float> theta_;
+  std::vector<std::vector<float>> held_{5};
 };
 
 class UpdateRuleTest : public testing::TestWithParam<std::string_view> {};
@@ -173,6 +197,7 @@ TEST_P(UpdateRuleTest, FusedLoopsAreTheReference) {
     const State b = StateOf(plain.rule());
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(SameBits(a[i].second, b[i].second));
+    EXPECT_EQ(Saved(fused.rule()).numbers, Saved(plain.rule()).numbers);
   }
 }
 
@@ -182,10 +207,11 @@ TEST_P(UpdateRuleTest, SavedStateGoesOnAsIfNothingHappened) {
   for (uint64_t push = 0; push < 6; ++push) first.Push(push % 2 ? 3 : 0, push);
 
   Driver second(MakeUpdateRule(Settings(GetParam()), Driver::kElements));
-  Loader loader(StateOf(first.rule()));
+  Loader loader(Saved(first.rule()));
   second.rule().VisitState(loader);
   EXPECT_TRUE(loader.done());
   second.theta() = first.theta();
+  second.held() = first.held();
   for (uint64_t push = 6; push < 12; ++push) {
     if (push == 9) {
       first.rule().Leave(2);
@@ -201,28 +227,34 @@ TEST_P(UpdateRuleTest, SavedStateGoesOnAsIfNothingHappened) {
 class FormulaTest : public testing::Test {
  protected:
   void Make(const char* name) {
-    rule_ = MakeUpdateRule({.rule = name,
-                            .momentum = 0.5f,
-                            .weight_decay = 0.25f,
-                            .statistics_weight = 0.5f,
-                            .max_workers = 2},
-                           2);
+    Make({.rule = name,
+          .momentum = 0.5f,
+          .weight_decay = 0.25f,
+          .statistics_weight = 0.5f,
+          .max_workers = 2});
+  }
+  void Make(const RuleSettings& settings) {
+    rule_ = MakeUpdateRule(settings, 2);
     rule_->Join(0);
     rule_->Join(1);
   }
 
   // Gradients (1, 1) at eta = 1/2.
-  void Push(uint32_t worker) {
-    const UpdateContext context{.worker = worker, .eta = 0.5f, .version = version_++};
+  void Push(uint32_t worker, uint64_t lag = 0) {
+    const UpdateContext context{.worker = worker, .eta = 0.5f, .version = version_++, .lag = lag};
     const float gradient[] = {1, 1};
+    const float* const held = held_[worker].empty() ? nullptr : held_[worker].data();
     rule_->Begin(context);
-    rule_->Update(context, {0, 1, true}, gradient, theta_.data(), reply_.data());
-    rule_->Update(context, {1, 1, false}, gradient + 1, theta_.data(), reply_.data() + 1);
+    rule_->Update(context, {0, 1, true, held}, gradient, theta_.data(), reply_.data());
+    rule_->Update(context, {1, 1, false, held == nullptr ? nullptr : held + 1}, gradient + 1,
+                  theta_.data(), reply_.data() + 1);
+    held_[worker] = reply_;
   }
 
   std::unique_ptr<UpdateRule> rule_;
   std::vector<float> theta_ = {4, 4};
   std::vector<float> reply_ = {0, 0};
+  std::vector<float> held_[2];
   uint64_t version_ = 0;
 };
 
@@ -273,6 +305,137 @@ TEST_F(FormulaTest, DanaSlimLeavesDecayToTheWorker) {
   Push(0);
   EXPECT_THAT(theta_, ElementsAre(3.5f, 3.5f));
   EXPECT_THAT(reply_, ElementsAre(3.5f, 3.5f));
+}
+
+TEST_F(FormulaTest, LwpLooksAsFarAheadAsOthersWillPush) {
+  Make("lwp");
+  Push(0);  // v = 2, 1; tau = N - 1 = 1
+  EXPECT_THAT(theta_, ElementsAre(3, 3.5f));
+  EXPECT_THAT(reply_, ElementsAre(2, 3));  // minus v/2
+  rule_->Leave(1);
+  Push(0);  // g' = 1.75, 1; v = 2.75, 1.5; alone
+  EXPECT_THAT(theta_, ElementsAre(1.625f, 2.75f));
+  EXPECT_THAT(reply_, ElementsAre(1.625f, 2.75f));
+}
+
+TEST_F(FormulaTest, LwpByTheMeasuredLag) {
+  Make({.rule = "lwp", .momentum = 0.5f, .weight_decay = 0.25f, .max_workers = 2,
+        .measured_lag = true});
+  Push(0, 4);  // v = 2, 1; tau = 4
+  EXPECT_THAT(reply_, ElementsAre(-1, 1.5f));
+  Push(1, 0);  // v = 2.75, 1.5; tau = 0.99 * 4 / 1.99
+  const double tau = 3.96 / 1.99;
+  EXPECT_NEAR(reply_[0], 1.625 - tau * 0.5 * 2.75, 1e-6);
+  EXPECT_NEAR(reply_[1], 2.75 - tau * 0.5 * 1.5, 1e-6);
+}
+
+TEST_F(FormulaTest, StalenessAware) {
+  Make("staleness_aware");
+  Push(0);  // as asgd
+  EXPECT_THAT(theta_, ElementsAre(3, 3.5f));
+  Push(1, 1);  // still: g' = 1.75, 1
+  EXPECT_THAT(theta_, ElementsAre(2.125f, 3));
+  Push(0, 4);  // g' = 1.53125, 1; a quarter
+  EXPECT_THAT(theta_, ElementsAre(1.93359375f, 2.875f));
+  EXPECT_THAT(reply_, ElementsAre(1.93359375f, 2.875f));
+}
+
+TEST_F(FormulaTest, DcAsgdConstant) {
+  Make({.rule = "dc_asgd", .weight_decay = 0.25f, .max_workers = 2, .dc_adaptive = false,
+        .dc_lambda = 0.5f});
+  Push(0);  // held unknown: as asgd
+  EXPECT_THAT(reply_, ElementsAre(3, 3.5f));
+  Push(1);
+  EXPECT_THAT(theta_, ElementsAre(2.125f, 3));
+  Push(0);  // theta - x = -0.875, -0.5; g^ = 0.5625, 0.75; and decay
+  EXPECT_THAT(theta_, ElementsAre(2.125f - (0.5625f + 0.53125f) / 2, 2.625f));
+}
+
+TEST_F(FormulaTest, DcAsgdAdaptive) {
+  Make({.rule = "dc_asgd", .max_workers = 2, .dc_lambda = 0.5f, .dc_decay = 0.75f});
+  for (const uint32_t worker : {0, 1, 0}) Push(worker);
+  // MS = 1/4, 7/16, 37/64; theta - x = -1/2 at the third.
+  const double rate = 0.5 / std::sqrt(37.0 / 64 + 1e-7);
+  EXPECT_NEAR(theta_[0], 3 - (1 - rate / 2) / 2, 1e-6);
+}
+
+TEST_F(FormulaTest, DanaDcConstant) {
+  Make({.rule = "dana_dc", .momentum = 0.5f, .max_workers = 2, .dc_adaptive = false,
+        .dc_lambda = 0.5f});
+  Push(0);  // v_0 = 1
+  EXPECT_EQ(reply_[0], 3.25f);
+  Push(1);  // v_1 = 1, theta = 3
+  Push(0);  // theta - x_0 = -1/4; g^ = 7/8; v_0 = 11/8
+  EXPECT_EQ(theta_[0], 3 - 11.0f / 16);
+  EXPECT_EQ(reply_[0], 3 - 11.0f / 16 - (11.0f / 8 + 1) / 4);
+}
+
+TEST_F(FormulaTest, GapAware) {
+  Make({.rule = "gap_aware", .momentum = 0.5f, .max_workers = 2, .peak_eta = 0.5f});
+  Push(0);  // A = 0: v = 1, theta = 3.5, A = 0.001
+  Push(1);  // unknown: v = 1.5, theta = 2.75
+  EXPECT_THAT(theta_, ElementsAre(2.75f, 2.75f));
+  Push(0);  // theta - x = -0.75; A / (1 - 0.999^2) is about the mean of 1 and 2.25
+  const double a = (0.999 * 0.001 + 0.001 * 2.25) / (1 - 0.999 * 0.999);
+  const double v = 0.75 + 1 / (1 + 0.75 / (0.5 * (std::sqrt(a) + 1e-8)));
+  EXPECT_NEAR(theta_[0], 2.75 - v / 2, 1e-5);
+  EXPECT_EQ(reply_[0], theta_[0]);
+}
+
+TEST_F(FormulaTest, GapAwareDecaysUndivided) {
+  Make({.rule = "gap_aware", .momentum = 0.5f, .weight_decay = 0.25f, .max_workers = 2,
+        .peak_eta = 1e-20f});
+  Push(0);  // v = 2, 1
+  Push(1);  // v = 2.75, 1.5
+  EXPECT_THAT(theta_, ElementsAre(1.625f, 2.75f));
+  Push(0);  // P is huge: only momentum and decay are left
+  EXPECT_THAT(theta_, ElementsAre(1.625f - (1.375f + 0.40625f) / 2, 2.375f));
+}
+
+TEST_F(FormulaTest, DanaGa) {
+  Make({.rule = "dana_ga", .momentum = 0.5f, .max_workers = 2, .peak_eta = 0.5f});
+  Push(0);  // v_0 = 1
+  EXPECT_EQ(reply_[0], 3.25f);
+  Push(1);  // v_1 = 1, theta = 3; A / (1 - 0.999^2) = 1
+  Push(0);  // theta - x_0 = -1/4; P = 3/2
+  const double v = 0.5 + 1 / 1.5;
+  EXPECT_NEAR(theta_[0], 3 - v / 2, 1e-5);
+  EXPECT_NEAR(reply_[0], 3 - v / 2 - (v + 1) / 4, 1e-5);
+}
+
+TEST_F(FormulaTest, Adam) {
+  Make({.rule = "adam", .weight_decay = 0.25f, .max_workers = 2, .beta1 = 0.5f, .beta2 = 0.75f,
+        .epsilon = 0.5f});
+  Push(0);  // m = 1/2, v = 1/4; m / (sqrt(v) + 1/2) = 1/2; decay 1
+  EXPECT_THAT(theta_, ElementsAre(3.25f, 3.75f));
+  EXPECT_THAT(reply_, ElementsAre(3.25f, 3.75f));
+}
+
+TEST_F(FormulaTest, Smega2) {
+  Make("smega2");
+  Push(0);  // g' = b = 2, 1; s = 1: minus (1.5 v + b/2) / 4
+  EXPECT_THAT(theta_, ElementsAre(3, 3.5f));
+  EXPECT_THAT(reply_, ElementsAre(2.75f, 3.375f));
+  Push(1);  // g' = 1.75, 1; v = 1.875, 1; s = 0: minus 2 v / 4
+  EXPECT_THAT(theta_, ElementsAre(2.125f, 3));
+  EXPECT_THAT(reply_, ElementsAre(1.1875f, 2.5f));
+  rule_->Leave(1);
+  Push(0);  // g' = 1.53125, 1; a bucket of one: v = 2.46875, 1.5
+  EXPECT_THAT(theta_, ElementsAre(2.125f - (1.53125f + 0.9375f) / 2, 2.25f));
+  EXPECT_EQ(reply_[1], 2.25f - 1.5f / 4);
+}
+
+TEST_F(FormulaTest, OrmoDa) {
+  Make({.rule = "ormo_da", .momentum = 0.5f, .max_workers = 2, .workers = 2});
+  Push(0);  // stamp 1, one bucket old once 3 is given: 1 + 1/2 of it; u = 1/2
+  EXPECT_THAT(theta_, ElementsAre(3.25f, 3.25f));
+  Push(1);  // stamp 2, as old; u = 1
+  EXPECT_THAT(theta_, ElementsAre(2.5f, 2.5f));
+  Push(0);  // 5 is given: theta -= u/4, u = 1/2; stamp 3 is one old; u = 1
+  EXPECT_THAT(theta_, ElementsAre(1.5f, 1.5f));
+  Push(1, 8);  // stamp 4, at half the rate
+  EXPECT_THAT(theta_, ElementsAre(1.125f, 1.125f));
+  EXPECT_THAT(reply_, ElementsAre(1.125f, 1.125f));
 }
 
 TEST_F(FormulaTest, Ssgd) {
