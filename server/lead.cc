@@ -183,8 +183,18 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   v1::FetchTicketsReply reply;
   Deal deal;
   if (!dealer_->finished() && request.count() > 0) {
-    deal = Perform({DealerEvent::Kind::kFetch, worker,
-                    std::min(request.count(), kMaxOutstanding)});
+    // What a lost reply has dealt already comes first.
+    for (const uint64_t ticket : dealer_->held(worker)) {
+      if (std::count(request.held().begin(), request.held().end(), ticket) == 0) {
+        deal.tickets.push_back(ticket);
+      }
+    }
+  }
+  if (!dealer_->finished() && request.count() > deal.tickets.size()) {
+    const uint64_t more = request.count() - deal.tickets.size();
+    const Deal fresh = Perform({DealerEvent::Kind::kFetch, worker,
+                                std::min<uint64_t>(more, kMaxOutstanding)});
+    deal.tickets.insert(deal.tickets.end(), fresh.tickets.begin(), fresh.tickets.end());
   }
   reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());
   reply.set_completed_epochs(dealer_->completed_epochs());

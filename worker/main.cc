@@ -18,7 +18,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/core/allocator.h"
 #include "common/core/catalogue.h"
 #include "common/core/exit_code.h"
 #include "common/net/channel.h"
@@ -26,6 +25,7 @@
 #include "common/net/job_parts.h"
 #include "common/net/logging.h"
 #include "common/net/metrics.h"
+#include "common/net/process.h"
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "kernels/device.h"
@@ -324,7 +324,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadConfiguration;
   }
   InitLogging(argv[0], flags.role);
-  KeepFreedMemory();
+  PrepareProcess();
   if (flags.name.empty()) flags.name = DefaultName(flags.role);
   const Signals signals;
 
