@@ -14,6 +14,7 @@
 namespace foreshard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -36,6 +37,17 @@ class RunTest : public EndToEndTest {
       if (absl::StrContains(CommandLine(pid), folder_)) return pid;
     }
     return 0;
+  }
+  // Addresses of the run's two servers, as --servers takes them.
+  std::string ServersOfTheRun() {
+    std::string servers;
+    for (const char* name : {"server-0", "server-1"}) {
+      absl::StatusOr<ReadyFile> ready =
+          ReadReadyFile(Path(absl::StrCat("results/logs/", name, ".ready.json")));
+      EXPECT_TRUE(ready.ok()) << ready.status();
+      absl::StrAppend(&servers, servers.empty() ? "" : ",", ready.ok() ? ready->address : "");
+    }
+    return servers;
   }
   // An endless job, whose run goes on until something ends it.
   std::string EndlessJob() {
@@ -344,6 +356,40 @@ TEST_F(RunTest, AKilledWorkerIsNamedAndTrainingGoesOn) {
   EXPECT_EQ(examples, 200u * 512);
 }
 
+TEST_F(RunTest, AWorkerWhoseSlotIsTakenAndItsSuccessorAreBothInTheResults) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  auto successor = Process::Start({.program = FORESHARD_BINARY_DIR "/foreshard-worker",
+                                   .arguments = {"--job", Path("results/job.textproto"),
+                                                 "--servers", ServersOfTheRun(), "--slot=1",
+                                                 "--name=successor", "--device=cpu"},
+                                   .log_path = Path("successor.log")});
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  EXPECT_TRUE(WaitUntil([&] {
+    return absl::StrContains(ReadFile(Path("successor.log")).value_or(""), "training as worker 1 ");
+  })) << ReadFile(Path("successor.log")).value_or("");
+  EXPECT_TRUE(WaitUntil([&] {
+    return absl::StrContains(ReadFile(Path("command.log")).value_or(""),
+                             "training goes on with 1 worker");
+  })) << ReadFile(Path("command.log")).value_or("");
+  run->Signal(SIGINT);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 130) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("exited with status 4"));
+  const nlohmann::json results = Results("results");
+  uint64_t examples = 0;
+  std::vector<uint32_t> slots;
+  for (const nlohmann::json& worker : results["workers"]) {
+    examples += worker["examples"].get<uint64_t>();
+    slots.push_back(worker["id"]);
+  }
+  ASSERT_THAT(slots, ElementsAre(0, 1, 1));
+  EXPECT_NE(results["workers"][1]["name"], "successor");
+  EXPECT_EQ(results["workers"][2]["name"], "successor");
+  EXPECT_EQ(examples, results["examples"].get<uint64_t>());
+}
+
 TEST_F(RunTest, WithNoWorkerLeftTheRunEndsWithOne) {
   std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
   ASSERT_NE(run, nullptr);
@@ -396,15 +442,9 @@ TEST_F(RunTest, StopFromOutsideEndsTheRun) {
   std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
   ASSERT_NE(run, nullptr);
   ASSERT_TRUE(IsTraining());
-  std::string servers;
-  for (const char* name : {"server-0", "server-1"}) {
-    absl::StatusOr<ReadyFile> ready =
-        ReadReadyFile(Path(absl::StrCat("results/logs/", name, ".ready.json")));
-    ASSERT_TRUE(ready.ok()) << ready.status();
-    absl::StrAppend(&servers, servers.empty() ? "" : ",", ready->address);
-  }
   std::unique_ptr<Process> stop =
-      Foreshard({"stop", "--servers", servers, "--reason", "enough for today"}, "stop.log");
+      Foreshard({"stop", "--servers", ServersOfTheRun(), "--reason", "enough for today"},
+                "stop.log");
   const Ended stopped = Finish(*stop, "stop.log");
   EXPECT_EQ(stopped.status, 0) << stopped.output;
   const Ended ended = Finish(*run);
