@@ -64,6 +64,12 @@ uint64_t Dealer::outstanding(uint32_t worker) const {
   return at == held_.end() ? 0 : at->second.size();
 }
 
+std::vector<uint64_t> Dealer::held(uint32_t worker) const {
+  const auto at = held_.find(worker);
+  if (at == held_.end()) return {};
+  return {at->second.begin(), at->second.end()};
+}
+
 void Dealer::Finish(uint64_t ticket) {
   ++completed_total_;
   ++completed_[ticket / options_.batches_per_epoch];

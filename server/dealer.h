@@ -74,6 +74,8 @@ class Dealer {
   // Epochs all of whose batches are complete, counted from the first.
   uint32_t completed_epochs() const { return completed_epochs_; }
   uint64_t outstanding(uint32_t worker) const;
+  // Tickets in the worker's hands, lowest first.
+  std::vector<uint64_t> held(uint32_t worker) const;
 
   std::string Save() const;
   // DATA_LOSS or INVALID_ARGUMENT (other options).

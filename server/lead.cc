@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
 #include "glog/logging.h"
 #include "server/monotonic_time.h"
 
@@ -14,6 +15,8 @@ constexpr float kRetrySeconds = 0.1f;
 // Of one evaluation an epoch this is never reached; beyond, the oldest go.
 constexpr size_t kMaxEvaluations = 20'000;
 constexpr uint32_t kMaxOutstanding = 8;
+// Starts of workers whose slot was taken again; beyond, the oldest are forgotten.
+constexpr size_t kMaxPastWorkers = 10'000;
 
 }  // namespace
 
@@ -21,7 +24,8 @@ Lead::Lead(ServerContext& context)
     : context_(context),
       next_incarnation_(context.incarnation),
       dealing_(context.members.slots()),
-      figures_(context.members.slots()) {}
+      figures_(context.members.slots()),
+      examples_(context.members.slots()) {}
 
 Deal Lead::Perform(const DealerEvent& event) {
   Event record = ToEvent(event);
@@ -50,9 +54,10 @@ absl::Status Lead::MakeDealer() {
 absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& request) {
   if (context_.stopping) return absl::UnavailableError("this server is shutting down");
   if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
-                                                 request.model(), request.train_examples());
+                                                 request.model(), request.train_examples(),
+                                                 request.job_text());
       !status.ok()) {
-    LOG(WARNING) << "refused to register '" << request.worker_name() << "': " << status;
+    LOG_EVERY_T(WARNING, 1) << "refused to register '" << request.worker_name() << "': " << status;
     return status;
   }
   absl::MutexLock lock(&mutex_);
@@ -72,6 +77,8 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
                      " slots (training.max_workers)"));
   }
   const uint64_t before = context_.members.incarnation(*slot);
+  std::optional<v1::WorkerStatus> past;
+  if (before != 0) past = PastWorker(*slot);
   next_incarnation_ = std::max(next_incarnation_, before) + 1;
   const uint64_t incarnation = next_incarnation_;
   if (absl::Status status =
@@ -80,10 +87,15 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
       !status.ok()) {
     return status;
   }
+  if (past.has_value()) {
+    if (past_workers_.size() >= kMaxPastWorkers) past_workers_.erase(past_workers_.begin());
+    past_workers_.push_back(*std::move(past));
+  }
   if (dealing_[*slot] != 0) Perform({DealerEvent::Kind::kLost, *slot});
   Perform({DealerEvent::Kind::kJoin, *slot});
   dealing_[*slot] = incarnation;
   figures_[*slot].Clear();
+  examples_[*slot] = 0;
   context_.figures.ResetWorker(*slot);
   LOG(INFO) << "worker " << *slot << " is '" << request.worker_name() << "' on "
             << request.device() << ", incarnation " << incarnation
@@ -97,9 +109,39 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
 
 void Lead::Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets) {
   for (const uint64_t ticket : tickets) {
+    const uint64_t before = dealer_->completed_tickets();
     Perform({DealerEvent::Kind::kComplete, worker, ticket});
+    if (dealer_->completed_tickets() > before) examples_[worker] += ExamplesOf(ticket);
   }
   NoteProgress();
+}
+
+uint64_t Lead::ExamplesOf(uint64_t ticket) const {
+  const Shard::Agreement& agreed = *context_.shard.agreement();
+  const uint64_t batch = context_.job.training().batch_size();
+  // The last batch of an epoch is what is left.
+  const uint64_t first = ticket % agreed.batches_per_epoch * batch;
+  return std::min(batch, agreed.train_examples - first);
+}
+
+v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
+  v1::WorkerStatus status;
+  for (const Membership::Member& member : context_.members.Members()) {
+    if (member.worker != slot) continue;
+    status.set_worker(slot);
+    status.set_name(member.name);
+    status.set_device(member.device);
+    status.set_incarnation(member.incarnation);
+    // One that was still training when its slot was asked for is fenced.
+    status.set_state(member.state == Membership::State::kTraining ? "fenced"
+                                                                  : ToString(member.state));
+    status.set_seconds_since_seen(
+        std::max(0.0, SecondsBetween(member.last_seen, MonotonicNanoseconds())));
+  }
+  context_.figures.FillWorker(slot, &status);
+  *status.mutable_figures() = figures_[slot];
+  status.set_examples(examples_[slot]);
+  return status;
 }
 
 void Lead::NoteProgress() {
@@ -141,8 +183,18 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   v1::FetchTicketsReply reply;
   Deal deal;
   if (!dealer_->finished() && request.count() > 0) {
-    deal = Perform({DealerEvent::Kind::kFetch, worker,
-                    std::min(request.count(), kMaxOutstanding)});
+    // What a lost reply has dealt already comes first.
+    for (const uint64_t ticket : dealer_->held(worker)) {
+      if (std::count(request.held().begin(), request.held().end(), ticket) == 0) {
+        deal.tickets.push_back(ticket);
+      }
+    }
+  }
+  if (!dealer_->finished() && request.count() > deal.tickets.size()) {
+    const uint64_t more = request.count() - deal.tickets.size();
+    const Deal fresh = Perform({DealerEvent::Kind::kFetch, worker,
+                                std::min<uint64_t>(more, kMaxOutstanding)});
+    deal.tickets.insert(deal.tickets.end(), fresh.tickets.begin(), fresh.tickets.end());
   }
   reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());
   reply.set_completed_epochs(dealer_->completed_epochs());
@@ -164,6 +216,15 @@ absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
     if (absl::Status status = context_.members.Touch(request.worker(), request.incarnation(),
                                                      MonotonicNanoseconds());
         !status.ok()) {
+      return status;
+    }
+  }
+  if (request.evaluations_size() > 0) {
+    const Shard::Agreement* agreed = context_.shard.agreement();
+    if (agreed == nullptr) {
+      return absl::FailedPreconditionError("there is no model yet that could be evaluated");
+    }
+    if (absl::Status status = CheckContract(agreed->contract, request.contract()); !status.ok()) {
       return status;
     }
   }
@@ -246,7 +307,9 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
   reply->set_finish_reason(reason_);
   for (v1::WorkerStatus& worker : *reply->mutable_workers()) {
     *worker.mutable_figures() = figures_[worker.worker()];
+    worker.set_examples(examples_[worker.worker()]);
   }
+  reply->mutable_past_workers()->Assign(past_workers_.begin(), past_workers_.end());
 }
 
 }  // namespace foreshard

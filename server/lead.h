@@ -50,6 +50,9 @@ class Lead {
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t ExamplesOf(uint64_t ticket) const;
+  // What is known of the start that has the slot now.
+  v1::WorkerStatus PastWorker(uint32_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ServerContext& context_;
   mutable absl::Mutex mutex_;
@@ -58,6 +61,8 @@ class Lead {
   // By slot: the incarnation that is dealt to (0: none), and its last report.
   std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> examples_ ABSL_GUARDED_BY(mutex_);  // completed, by slot
+  std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
   uint32_t epochs_told_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

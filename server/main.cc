@@ -14,10 +14,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/core/allocator.h"
 #include "common/core/exit_code.h"
 #include "common/net/job_flags.h"
 #include "common/net/logging.h"
+#include "common/net/process.h"
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
@@ -114,7 +114,7 @@ int Main(int argc, char** argv) {
   }
 
   InitLogging(argv[0], absl::StrCat("server ", shard_text));
-  KeepFreedMemory();
+  PrepareProcess();
   // abseil's search for lock cycles was measured to take 2 % of small exchanges.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const absl::StatusOr<uint32_t> shard = ParseShard(shard_text);

@@ -98,7 +98,7 @@ grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* c
   context_.threads.Run([this, request, reply, reactor] {
     const absl::Status status = SayHello(*request, reply);
     if (!status.ok()) {
-      LOG(WARNING) << "refused Hello of '" << request->worker_name() << "': " << status;
+      LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << request->worker_name() << "': " << status;
     }
     reactor->Finish(ToGrpc(status));
   });
@@ -108,7 +108,8 @@ grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* c
 absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::HelloReply* reply) {
   if (context_.stopping) return absl::UnavailableError("this server is shutting down");
   if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
-                                                 request.model(), request.train_examples());
+                                                 request.model(), request.train_examples(),
+                                                 request.job_text());
       !status.ok()) {
     return status;
   }
@@ -305,7 +306,7 @@ absl::Status ParameterService::Answer(Call& call) {
   const v1::ExchangeHeader& header = call.header();
   Shard::Cell& cell = *call.cell;
   if (call.event.payload.bytes > 0 && Checksum(call.event.payload) != header.checksum()) {
-    return absl::InvalidArgumentError(
+    return absl::DataLossError(
         absl::StrCat("segment ", header.segment(), ", worker ", header.worker(),
                      ": the checksum of the payload is wrong: it was damaged on its way"));
   }

@@ -31,7 +31,8 @@ Shard::Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink)
       job_fingerprint_(JobFingerprint(job)) {}
 
 absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_name,
-                          const v1::ModelSchema& model, uint64_t train_examples) {
+                          const v1::ModelSchema& model, uint64_t train_examples,
+                          const std::string& job_text) {
   absl::MutexLock lock(&agree_mutex_);
   // Protocol and job first: a schema is looked at only where those are the same.
   v1::Contract expected = owned_ != nullptr ? owned_->contract : contract;
@@ -41,6 +42,13 @@ absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_n
   first.set_schema(contract.schema());
   first.set_plan(contract.plan());
   if (absl::Status status = CheckContract(first, contract); !status.ok()) {
+    const std::string difference =
+        contract.job() != job_fingerprint_ ? JobDifference(job_, job_text) : "";
+    if (!difference.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("another job: ", difference,
+                       "; start every program with the same job file and the same --set overrides"));
+    }
     if (job_name == job_.name()) return status;
     return absl::FailedPreconditionError(absl::StrCat(
         status.message(), " (job '", job_.name(), "' here, '", job_name, "' there)"));

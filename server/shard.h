@@ -82,9 +82,11 @@ class Shard {
   Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink);
 
   // What every caller must match. The first brings the schema, by which segments
-  // are made. FAILED_PRECONDITION names what differs, or how much memory is missing.
+  // are made. FAILED_PRECONDITION names what differs (the field, where the caller's
+  // job is given as text), or how much memory is missing.
   absl::Status Agree(const v1::Contract& contract, const std::string& job_name,
-                     const v1::ModelSchema& model, uint64_t train_examples);
+                     const v1::ModelSchema& model, uint64_t train_examples,
+                     const std::string& job_text = "");
 
   // nullptr until the first Agree.
   const Agreement* agreement() const { return agreement_.load(std::memory_order_acquire); }

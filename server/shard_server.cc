@@ -25,6 +25,8 @@ namespace foreshard {
 namespace {
 
 constexpr std::chrono::seconds kShutdownDeadline{10};
+// What a message may have beside its numbers: its header, or the tensors of a schema.
+constexpr uint64_t kHeaderRoomBytes = 1 << 20;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
 
 class GrpcShardServer final : public ShardServer {
@@ -42,7 +44,11 @@ class GrpcShardServer final : public ShardServer {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    ConfigureServer(builder);
+    // No message is larger than a segment in fp32 with its header, or a Hello.
+    ConfigureServer(builder, static_cast<int>(std::min<uint64_t>(
+                                 uint64_t{context_.job.servers().segment_elements()} * sizeof(float) +
+                                     kHeaderRoomBytes,
+                                 kMaxMessageBytes)));
     int port = 0;
     builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&parameters_);
@@ -64,7 +70,12 @@ class GrpcShardServer final : public ShardServer {
       metrics_address_ = metrics_->address();
       admin_.set_metrics_address(metrics_address_);
     }
+    // The server as a whole, and each service by its name.
     server_->GetHealthCheckService()->SetServingStatus(true);
+    for (const char* service : {v1::ParameterServer::service_full_name(), v1::Lead::service_full_name(),
+                                v1::Admin::service_full_name()}) {
+      server_->GetHealthCheckService()->SetServingStatus(service, true);
+    }
     sweeper_ = std::thread([this] { Sweep(); });
     return absl::OkStatus();
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/core/exit_code.h"
+#include "glog/logging.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/table.h"
 #include "tools/commands.h"
@@ -32,6 +33,7 @@ constexpr Suite kSuites[] = {{"codec", bench::BenchCodec},
                              {"train", bench::BenchTrain}};
 
 int Bench(const BenchFlags& flags) {
+  FLAGS_minloglevel = google::GLOG_WARNING;  // servers of the exchange say much
   // Rather now than after minutes of measuring.
   if (!flags.json.empty()) {
     if (absl::Status status = WriteFileAtomically(flags.json, "[]\n"); !status.ok()) {

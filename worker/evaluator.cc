@@ -26,6 +26,7 @@ class LeadReports {
 
   absl::StatusOr<v1::ReportReply> Report(const std::vector<v1::Evaluation>& evaluations) {
     v1::ReportRequest request;
+    *request.mutable_contract() = run_.contract;
     for (const v1::Evaluation& evaluation : evaluations) *request.add_evaluations() = evaluation;
     v1::ReportReply reply;
     const absl::Status status = CallPatiently(

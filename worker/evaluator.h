@@ -55,6 +55,7 @@ class Evaluator {
 
 struct EvaluatorRun {
   std::string lead;  // address of server 0
+  v1::Contract contract;  // tells the lead that this is an evaluator of its job
   uint32_t interval_epochs = 1;
   uint64_t examples = 0;      // of the test set while the job runs; 0: all
   bool lookahead = false;     // also evaluate the parameters that workers are sent

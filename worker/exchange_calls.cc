@@ -21,6 +21,10 @@ constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(250);
 constexpr absl::Duration kIdleCheckEvery = absl::Seconds(1);
 // The same message is sent again this often because it or its reply was damaged.
 constexpr int kDamagedMessages = 3;
+// Beside the time for a call's bytes. A server holds a fetch for 20 s at most.
+constexpr absl::Duration kFetchDeadline = absl::Seconds(30);
+constexpr absl::Duration kShortestDeadline = absl::Seconds(2);
+constexpr absl::Duration kLongestDeadline = absl::Seconds(30);
 
 }  // namespace
 
@@ -32,6 +36,7 @@ struct ExchangeCalls::Call {
   grpc::Status status;
   enum class State { kRunning, kWaiting, kDone } state = State::kRunning;
   int damaged = 0;
+  bool fetching = false;  // waits for a round
   absl::Time retry_at;  // kWaiting
 };
 
@@ -138,7 +143,12 @@ bool ExchangeCalls::SendOne() {
 
 void ExchangeCalls::Issue(Call* call) {
   call->context = std::make_unique<grpc::ClientContext>();
-  SetDeadline(*call->context, call->out.bytes);
+  // A fetch may be held for its round; of anything else an answer is due soon, so
+  // that a frozen server is noticed and named within the patience.
+  const absl::Duration base =
+      call->fetching ? kFetchDeadline
+                     : std::clamp(options_.patience / 4, kShortestDeadline, kLongestDeadline);
+  SetDeadline(*call->context, call->out.bytes, base);
   call->reply.Clear();
   call->state = Call::State::kRunning;
   call->reader = stubs_[call->out.shard].PrepareUnaryCall(call->context.get(), kExchangeMethod,
@@ -172,6 +182,7 @@ void ExchangeCalls::Finished(Call* call) {
     case FollowUp::What::kSend:
       patience_[shard].Succeeded();
       call->out.message = std::move(follow_up->message);
+      call->fetching = true;
       return Issue(call);
     case FollowUp::What::kAgain:
       if (++call->damaged > kDamagedMessages) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/net/job_parts.h"
+#include "common/net/job_spec.h"
 
 namespace foreshard {
 namespace {
@@ -32,7 +33,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std:
   options.mean = data.has_mean() ? data.mean() : 0;
   options.deviation = data.has_deviation() ? data.deviation() : 1;
   options.flip = training && data.flip();
-  return LoadIdx(Resolve(data, images), Resolve(data, labels), options);
+  auto loaded = LoadIdx(Resolve(data, images), Resolve(data, labels), options);
+  // Damaged files are the user's to replace, as missing ones are: exit status 2.
+  if (absl::IsDataLoss(loaded.status())) {
+    return absl::InvalidArgumentError(loaded.status().message());
+  }
+  return loaded;
 }
 
 }  // namespace
@@ -80,6 +86,7 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   options.schedule = MakeSchedule(job, BatchesPerEpoch(job, train_examples));
   *options.hello.mutable_contract() = MakeContract(job, schema, options.plan);
   options.hello.set_job_name(job.name());
+  options.hello.set_job_text(PrintJobSpec(job));
   *options.hello.mutable_model() = ToProto(schema);
   options.hello.set_train_examples(train_examples);
   options.rule = job.update().rule();

@@ -79,6 +79,7 @@ absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
   if (hand_.empty()) return failure_;
   const uint64_t ticket = hand_.front();
   hand_.pop_front();
+  taken_.push_back(ticket);
   const absl::Time now = absl::Now();
   if (last_taken_ != absl::InfinitePast()) {
     const double seconds = absl::ToDoubleSeconds(now - last_taken_);
@@ -91,6 +92,7 @@ absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
 
 void LeadClient::Completed(uint64_t ticket) {
   absl::MutexLock lock(&mutex_);
+  std::erase(taken_, ticket);
   if (completed_.empty()) first_completed_ = absl::Now();
   completed_.push_back(ticket);
   changed_.SignalAll();
@@ -147,6 +149,8 @@ void LeadClient::Fetch() {
   request.set_incarnation(incarnation());
   request.set_count(static_cast<uint32_t>(Ahead() > hand_.size() ? Ahead() - hand_.size() : 0));
   request.mutable_completed()->Assign(completed_.begin(), completed_.end());
+  request.mutable_held()->Assign(hand_.begin(), hand_.end());
+  request.mutable_held()->Add(taken_.begin(), taken_.end());
   const size_t reported = completed_.size();
   mutex_.Unlock();
   v1::FetchTicketsReply reply;

@@ -82,6 +82,7 @@ class LeadClient {
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
   std::deque<uint64_t> hand_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> taken_ ABSL_GUARDED_BY(mutex_);  // not completed yet
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
   absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);

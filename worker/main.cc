@@ -18,7 +18,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/core/allocator.h"
 #include "common/core/catalogue.h"
 #include "common/core/exit_code.h"
 #include "common/net/channel.h"
@@ -26,6 +25,7 @@
 #include "common/net/job_parts.h"
 #include "common/net/logging.h"
 #include "common/net/metrics.h"
+#include "common/net/process.h"
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "kernels/device.h"
@@ -50,6 +50,7 @@ struct Flags {
   std::optional<uint32_t> slot;
   double slowdown = 1;
   std::string metrics_listen;
+  bool insecure = false;
   std::string ready_file;
   std::string data_directory;
 };
@@ -137,6 +138,9 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   setup->metrics = std::make_unique<WorkerMetrics>(setup->job.name(), setup->job.update().rule(),
                                                    std::string(setup->device->name()));
   if (!flags.metrics_listen.empty()) {
+    if (absl::Status bind = CheckBindAddress(flags.metrics_listen, flags.insecure); !bind.ok()) {
+      return bind;
+    }
     auto endpoint = MetricsEndpoint::Start(flags.metrics_listen, setup->metrics->registry);
     if (!endpoint.ok()) return endpoint.status();
     setup->endpoint = *std::move(endpoint);
@@ -182,6 +186,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   v1::RegisterRequest& registration = lead_options.registration;
   *registration.mutable_contract() = setup.client.hello.contract();
   registration.set_job_name(setup.job.name());
+  registration.set_job_text(setup.client.hello.job_text());
   *registration.mutable_model() = setup.client.hello.model();
   registration.set_train_examples(setup.train->examples());
   registration.set_worker_name(flags.name);
@@ -269,6 +274,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
                       setup.model.get(), setup.train.get(), test->get());
   const RuleTraits* rule = FindRule(setup.job.update().rule());
   EvaluatorRun run;
+  run.contract = setup.client.hello.contract();
   run.lead = setup.servers[0];
   run.interval_epochs = setup.job.evaluation().interval_epochs();
   run.examples = setup.job.evaluation().examples();
@@ -302,6 +308,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
+  app.add_flag("--insecure", flags.insecure,
+               "Let --metrics-listen be an address that other machines reach");
   app.add_option("--ready-file", flags.ready_file,
                  "Write metrics_address and pid to this file, as JSON, once the first parameters "
                  "are there");
@@ -316,7 +324,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitBadConfiguration;
   }
   InitLogging(argv[0], flags.role);
-  KeepFreedMemory();
+  PrepareProcess();
   if (flags.name.empty()) flags.name = DefaultName(flags.role);
   const Signals signals;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr absl::Duration kSilentFor = absl::Milliseconds(200);
 constexpr absl::Duration kLineEvery = absl::Seconds(5);
 constexpr absl::Duration kSmallCallDeadline = absl::Seconds(10);
+constexpr absl::Duration kConnectionWait = absl::Seconds(1);
 constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
 
 }  // namespace
@@ -64,11 +66,22 @@ void Patience::Succeeded() {
 absl::Status CallPatiently(Patience& patience, absl::Duration limit,
                            absl::FunctionRef<bool()> stopped,
                            absl::FunctionRef<grpc::Status(grpc::ClientContext&)> attempt) {
+  absl::Status unreachable;  // the last UNAVAILABLE, while nothing else was heard
   for (;;) {
     grpc::ClientContext context;
+    // Nobody was there: wait on the connection itself, which notices at once when
+    // that changes. What ends such a wait says less than what began it.
+    const bool connecting = absl::IsUnavailable(unreachable);
+    context.set_wait_for_ready(connecting);
     context.set_deadline(std::chrono::system_clock::now() +
-                         absl::ToChronoNanoseconds(std::min(limit, kSmallCallDeadline)));
-    const absl::Status status = FromGrpc(attempt(context));
+                         absl::ToChronoNanoseconds(std::min(
+                             limit, connecting ? kConnectionWait : kSmallCallDeadline)));
+    absl::Status status = FromGrpc(attempt(context));
+    if (connecting && absl::IsDeadlineExceeded(status)) {
+      status = std::exchange(unreachable, absl::OkStatus());
+    } else {
+      unreachable = absl::IsUnavailable(status) ? status : absl::OkStatus();
+    }
     if (status.ok()) {
       patience.Succeeded();
       return status;

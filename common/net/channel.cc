@@ -1,6 +1,10 @@
 #include "common/net/channel.h"
 
+#include <arpa/inet.h>
+
+#include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,10 +20,15 @@ namespace {
 constexpr int kKeepaliveMilliseconds = 30'000;
 constexpr int kKeepaliveTimeoutMilliseconds = 10'000;
 constexpr int kReconnectMilliseconds = 200;
+// What one attempt may take: a far host, or a busy one.
+constexpr int kConnectMilliseconds = 5'000;
 constexpr int kMaxReconnectMilliseconds = 1'000;
 // HTTP/2 allows frames of up to 2^24 - 1 bytes; at the default of 16 KiB a
 // segment arrives as hundreds of pieces.
 constexpr int kFrameBytes = 1 << 20;
+// Calls under way on one connection; what they may have sent before anything is
+// checked is this many messages.
+constexpr int kMaxStreams = 64;
 
 // Calls set(name, value) for every argument that both sides share.
 template <typename Set>
@@ -66,7 +75,9 @@ absl::StatusOr<HostPort> SplitAddress(const std::string& address) {
 }
 
 bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  in_addr address;
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
+  return host == "localhost" || host == "::1";
 }
 
 }  // namespace
@@ -76,7 +87,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   SetCommonArguments([&](const char* name, int value) { arguments.SetInt(name, value); });
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMilliseconds);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Callers repeat their own calls; gRPC's retries would keep a copy of each message
@@ -85,9 +96,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
-void ConfigureServer(grpc::ServerBuilder& builder) {
-  SetCommonArguments(
-      [&](const char* name, int value) { builder.AddChannelArgument(name, value); });
+void ConfigureServer(grpc::ServerBuilder& builder, int max_receive_bytes) {
+  SetCommonArguments([&](const char* name, int value) {
+    if (std::string_view(name) == GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH) {
+      value = std::min(value, max_receive_bytes);
+    }
+    builder.AddChannelArgument(name, value);
+  });
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   // Without this two servers could listen on one port, each getting half of the
   // connections.
@@ -125,8 +141,8 @@ absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::string& list)
   return addresses;
 }
 
-void SetDeadline(grpc::ClientContext& context, uint64_t bytes) {
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30) +
+void SetDeadline(grpc::ClientContext& context, uint64_t bytes, absl::Duration base) {
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(base) +
                        std::chrono::milliseconds(bytes * 1000 >> 20));
 }
 

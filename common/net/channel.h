@@ -23,7 +23,8 @@ inline constexpr int kMaxMessageBytes = 64 << 20;
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
 
 // Limits, keepalive permission and HTTP/2 settings that MakeChannel expects.
-void ConfigureServer(grpc::ServerBuilder& builder);
+// Messages above max_receive_bytes are refused before they are read.
+void ConfigureServer(grpc::ServerBuilder& builder, int max_receive_bytes = kMaxMessageBytes);
 
 // OK when `address` is loopback, or `insecure` was said aloud. Otherwise
 // INVALID_ARGUMENT that says why and what to do.
@@ -33,7 +34,8 @@ absl::Status CheckBindAddress(const std::string& address, bool insecure);
 // or bad port.
 absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::string& list);
 
-// Deadline of a call that moves `bytes` in all: 30 s and 1 s for each MiB.
-void SetDeadline(grpc::ClientContext& context, uint64_t bytes);
+// Deadline of a call that moves `bytes` in all: `base` and 1 s for each MiB.
+void SetDeadline(grpc::ClientContext& context, uint64_t bytes,
+                 absl::Duration base = absl::Seconds(30));
 
 }  // namespace foreshard

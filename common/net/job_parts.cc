@@ -5,9 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/core/catalogue.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_spec.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
 
 namespace foreshard {
 
@@ -81,6 +85,63 @@ v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const Sh
   contract.set_schema(schema.fingerprint());
   contract.set_plan(plan.fingerprint());
   return contract;
+}
+
+namespace {
+
+// Fields that are equal on both sides, or may differ, say nothing. Depth first.
+void CompareFields(const google::protobuf::Message& ours, const google::protobuf::Message& theirs,
+                   const std::string& path, std::vector<std::string>* differences) {
+  const auto* reflection = ours.GetReflection();
+  for (int i = 0; i < ours.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = ours.GetDescriptor()->field(i);
+    const std::string name = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
+    if (name == "timeouts" || name == "evaluation" || name == "data.directory") continue;
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
+      CompareFields(reflection->GetMessage(ours, field), reflection->GetMessage(theirs, field), name,
+                    differences);
+      continue;
+    }
+    const auto print = [&](const google::protobuf::Message& message) {
+      std::vector<std::string> values;
+      const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
+      for (int k = 0; k < count; ++k) {
+        values.emplace_back();
+        google::protobuf::TextFormat::PrintFieldValueToString(
+            message, field, field->is_repeated() ? k : -1, &values.back());
+      }
+      if (!field->is_repeated() && field->has_presence() && !reflection->HasField(message, field)) {
+        return std::string("not set");
+      }
+      return values.empty() ? std::string("empty") : absl::StrJoin(values, ",");
+    };
+    const std::string here = print(ours), there = print(theirs);
+    if (here != there) differences->push_back(absl::StrCat(name, ": ", here, " here, ", there, " there"));
+  }
+}
+
+}  // namespace
+
+std::string JobDifference(const v1::JobSpec& ours, const std::string& theirs) {
+  constexpr size_t kMaxTextBytes = 64 << 10;
+  constexpr size_t kMaxNamed = 3;
+  v1::JobSpec other;
+  google::protobuf::TextFormat::Parser parser;
+  struct Silent final : google::protobuf::io::ErrorCollector {
+    void AddError(int, int, const std::string&) override {}
+  } silent;  // the default one writes to the log
+  parser.RecordErrorsTo(&silent);
+  if (theirs.empty() || theirs.size() > kMaxTextBytes || !parser.ParseFromString(theirs, &other)) {
+    return "";
+  }
+  std::vector<std::string> differences;
+  CompareFields(ours, other, "", &differences);
+  const size_t named = std::min(differences.size(), kMaxNamed);
+  std::string text = absl::StrJoin(differences.begin(), differences.begin() + named, "; ");
+  if (named < differences.size()) {
+    absl::StrAppend(&text, "; and ", differences.size() - named, " more");
+  }
+  return text;
 }
 
 absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs) {

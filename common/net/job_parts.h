@@ -39,6 +39,11 @@ absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema);
 // Protocol version and the three fingerprints.
 v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan);
 
+// The fields in which another program's job, as text, differs from ours, as
+// "training.epochs: 5 here, 6 there"; at most three. Empty where there is no
+// difference that counts, or no such text.
+std::string JobDifference(const v1::JobSpec& ours, const std::string& theirs);
+
 // FAILED_PRECONDITION naming the first field in which `theirs` differs from
 // `ours`, and what to do about it.
 absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/version.h"
 
@@ -104,11 +105,15 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
         absl::StrCat("metrics address '", address, "' has no port: write it as host:port"));
   }
   try {  // prometheus-cpp throws when it cannot listen
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
+    // A connection that says nothing holds a thread until the time-out.
+    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", "4", "request_timeout_ms", "5000"});
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat(
         "cannot serve metrics on ", address, " (", error.what(),
-        "): is the port taken? Choose another one, or port 0 for any that is free"));
+        "): is the port taken",
+        absl::StartsWith(address, "[") ? ", or is IPv6 what this HTTP server was built without" : "",
+        "? Choose another address, or port 0 for any port that is free"));
   }
   const std::vector<int> ports = endpoint->exposer_->GetListeningPorts();
   if (ports.empty()) {
@@ -174,7 +179,7 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
   fetch_duration_seconds = make.MakeHistogram("request_duration_seconds", requests, kSecondsBounds,
                                               {{"method", "Fetch"}});
   parameter_version = make.MakeGauge(
-      "parameter_version", "Updates applied to the shard's most updated trainable segment.");
+      "parameter_version", "Updates applied to the shard's first trainable segment.");
   learning_rate = make.MakeGauge("learning_rate", "Learning rate of the last update.");
   epoch = make.MakeGauge("epoch", "Epochs by the schedule's clock (highest ticket seen).");
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/net/channel.h"
+#include "foreshard/v1/exchange.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/end_to_end/in_process_job.h"
@@ -167,6 +169,50 @@ TEST(ClientServer, ALostWorkersBatchesAreDealtAgain) {
   EXPECT_GT(status.redealt_tickets(), 0u);
 }
 
+// A reply with tickets that never arrives: the worker does not know of them, and
+// says so by what it holds.
+TEST(ClientServer, TicketsOfALostReplyComeAgain) {
+  const v1::JobSpec job = SyntheticJob({});
+  InProcessServers servers(job);
+  InProcessWorker worker(job, servers.addresses());
+  ASSERT_TRUE(worker.Connect().ok());
+  ASSERT_TRUE(worker.lead().NextTicket().ok());
+  worker.Vanish();  // its thread does not ask any more
+  const auto lead = v1::Lead::NewStub(MakeChannel(servers.addresses()[0]));
+  v1::RegisterRequest registration;
+  {
+    const auto options = MakeClientOptions(job, worker.model().schema(), worker.data().examples(),
+                                           servers.addresses());
+    ASSERT_TRUE(options.ok());
+    *registration.mutable_contract() = options->hello.contract();
+    *registration.mutable_model() = options->hello.model();
+    registration.set_job_name(job.name());
+    registration.set_train_examples(worker.data().examples());
+  }
+  grpc::ClientContext registering;
+  v1::RegisterReply slot;
+  ASSERT_TRUE(lead->Register(&registering, registration, &slot).ok());
+  const auto fetch = [&](uint32_t count, const std::vector<uint64_t>& held) {
+    grpc::ClientContext context;
+    v1::FetchTicketsRequest request;
+    request.set_worker(slot.worker());
+    request.set_incarnation(slot.incarnation());
+    request.set_count(count);
+    request.mutable_held()->Assign(held.begin(), held.end());
+    v1::FetchTicketsReply reply;
+    EXPECT_TRUE(lead->FetchTickets(&context, request, &reply).ok());
+    return std::vector<uint64_t>(reply.tickets().begin(), reply.tickets().end());
+  };
+  const std::vector<uint64_t> first = fetch(3, {});
+  ASSERT_EQ(first.size(), 3u);
+  // It knows of one of them only: the two others come again, and a new one.
+  const std::vector<uint64_t> again = fetch(3, {first[0]});
+  ASSERT_EQ(again.size(), 3u);
+  EXPECT_EQ(again[0], first[1]);
+  EXPECT_EQ(again[1], first[2]);
+  EXPECT_GT(again[2], first[2]);
+}
+
 TEST(ClientServer, ANewerIncarnationFencesTheOlder) {
   const v1::JobSpec job = SyntheticJob({"training.epochs=1000"});
   InProcessServers servers(job);
@@ -252,6 +298,7 @@ TEST(ClientServer, TheEvaluatorFollowsAJobToItsEnd) {
     Evaluator evaluator({.batch_size = 10}, model.get(), train.get(), test.get());
     EvaluatorRun run;
     run.lead = servers.addresses()[0];
+    run.contract = options->hello.contract();
     run.lookahead = true;
     ended = RunEvaluator(run, &evaluator, client->get());
   });

@@ -3,6 +3,8 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "common/net/job_spec.h"
 #include "gmock/gmock.h"
 #include "tests/server/server_harness.h"
 
@@ -247,12 +249,53 @@ TEST(Lead, KeepsFiguresAndEvaluations) {
   v1::Evaluation& evaluation = *evaluator.add_evaluations();
   evaluation.set_parameters("master");
   evaluation.set_accuracy(0.9);
+  // Without the job's contract anybody could say anything.
+  EXPECT_EQ(lead.Report(evaluator).status().code(), Code::kFailedPrecondition);
+  *evaluator.mutable_contract() = servers.contract;
   EXPECT_TRUE(lead.Report(evaluator).ok());
   const v1::StatusReply status = servers.Status();
   EXPECT_EQ(status.workers(0).figures().steps(), 12);
   EXPECT_EQ(status.workers(0).device(), "cpu");
   ASSERT_EQ(status.evaluations_size(), 1);
   EXPECT_EQ(status.evaluations(0).accuracy(), 0.9);
+}
+
+TEST(Lead, CountsExamplesAndRemembersEarlierStartsOfASlot) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const auto dealt = lead.Fetch(0, a, 2);
+  ASSERT_EQ(dealt->tickets_size(), 2);
+  ASSERT_TRUE(lead.Fetch(0, a, 0, {dealt->tickets(0)}).ok());
+  ASSERT_TRUE(lead.Fetch(0, a, 0, {dealt->tickets(0)}).ok());  // said twice, counted once
+  const uint64_t batch = servers.Status().batch_size();
+  EXPECT_EQ(servers.Status().workers(0).examples(), batch);
+  v1::RegisterRequest again = servers.Registration("b");
+  again.set_wanted_slot(0);
+  ASSERT_TRUE(lead.Register(again).ok());
+  const v1::StatusReply status = servers.Status();
+  EXPECT_EQ(status.workers(0).name(), "b");
+  EXPECT_EQ(status.workers(0).examples(), 0u);
+  ASSERT_EQ(status.past_workers_size(), 1);
+  EXPECT_EQ(status.past_workers(0).name(), "a");
+  EXPECT_EQ(status.past_workers(0).examples(), batch);
+  EXPECT_EQ(status.past_workers(0).state(), "fenced");
+}
+
+TEST(Lead, ARefusalNamesTheFieldThatDiffers) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  v1::RegisterRequest other = servers.Registration("a");
+  v1::JobSpec job = TestJob();
+  job.mutable_training()->set_epochs(job.training().epochs() + 1);
+  other.mutable_contract()->set_job(JobFingerprint(job));
+  other.set_job_text(PrintJobSpec(job));
+  EXPECT_THAT(std::string(lead.Register(other).status().message()),
+              HasSubstr(absl::StrCat("training.epochs: ", job.training().epochs() - 1,
+                                                " here, ", job.training().epochs(), " there")));
+  other.set_job_text("no job { at all");
+  EXPECT_THAT(std::string(lead.Register(other).status().message()),
+              HasSubstr("another job: this server has"));
 }
 
 TEST(Lead, StopEndsTheJobWithItsReason) {

@@ -297,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(
                     [](auto&, auto& p) { PutFloat(p, 77, std::nanf("")); }},
         BadExchange{"infinity", Code::kInvalidArgument, "worker 0 sent a value that is not finite",
                     [](auto&, auto& p) { PutFloat(p, 0, -std::numeric_limits<float>::infinity()); }},
-        BadExchange{"damaged", Code::kInvalidArgument, "checksum of the payload is wrong",
+        BadExchange{"damaged", Code::kDataLoss, "checksum of the payload is wrong",
                     [](auto& h, auto&) { h.set_checksum(12345); }},
         BadExchange{"sequence", Code::kInvalidArgument, "sequence 0",
                     [](auto& h, auto&) { h.set_sequence(0); }},

@@ -6,7 +6,9 @@
 //   rate = bytes of the model / time of push + apply + reply
 //   limit = 1 / (echo's time for the same bytes + bytes applied / STREAM)
 //
-// Bytes applied (asgd): theta read and written, the payload read, the reply written.
+// Bytes applied (asgd): theta read and written, the payload read, the reply written;
+// with a codec that keeps an error also what encoding touches: gradient and error
+// read, error and payload written.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -24,9 +26,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/core/allocator.h"
 #include "common/net/channel.h"
 #include "common/net/job_spec.h"
+#include "common/net/process.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -260,7 +262,7 @@ std::string SizeName(uint64_t bytes) {
 }  // namespace
 
 std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
-  KeepFreedMemory();  // as the daemons do
+  PrepareProcess();  // as the daemons do
   std::vector<uint64_t> sizes = {64 << 10, 1 << 20, 4 << 20};
   if (!options.quick) {
     for (const uint64_t mebibytes : {16, 64, 256}) sizes.push_back(mebibytes << 20);
@@ -312,7 +314,8 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
          .reply_bytes = static_cast<uint64_t>(pull),
          .window = window});
     if (echo_seconds == 0) continue;
-    const double applied = push + 2 * model_bytes + pull;
+    double applied = push + 2 * model_bytes + pull;
+    if (c.push != "none") applied += 3 * model_bytes + push;
     const double limit_seconds = echo_seconds + applied / stream;
     if (c.name == "roundtrip") {
       const double tcp_seconds = TcpSeconds(options, (*tcp)->address(), c.model_bytes);

@@ -23,7 +23,8 @@ TEST(BindAddress, OtherThanLoopbackMustBeSaidAloud) {
   for (const char* address : {"127.0.0.1:0", "127.1.2.3:5", "localhost:1", "[::1]:50051"}) {
     EXPECT_TRUE(CheckBindAddress(address, false).ok()) << address;
   }
-  for (const char* address : {"0.0.0.0:0", "[::]:5", "10.0.0.1:1", "example.org:1"}) {
+  for (const char* address : {"0.0.0.0:0", "[::]:5", "10.0.0.1:1", "example.org:1",
+                              "127.example.org:1"}) {
     const absl::Status status = CheckBindAddress(address, false);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address;
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("--insecure"));
