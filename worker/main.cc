@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -109,6 +110,9 @@ struct Setup {
 };
 
 absl::Status Prepare(const Flags& flags, Setup* setup) {
+  if (std::isnan(flags.slowdown)) {
+    return absl::InvalidArgumentError("--slowdown: nan: give a number from 1 to 10000");
+  }
   JobFlags job_flags = flags.job;
   if (!flags.data_directory.empty()) {
     job_flags.overrides.push_back("data.directory=" + flags.data_directory);

@@ -1,6 +1,7 @@
 #include "common/net/job_spec.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -262,6 +263,13 @@ absl::StatusOr<v1::JobSpec> ParseJobSpec(const std::string& text, const std::str
 
 absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path,
                                         const std::vector<std::string>& overrides) {
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job file '", path, "' is ",
+        std::filesystem::is_directory(path, unknown) ? "a directory" : "no plain file",
+        ": give a file such as deploy/jobs/soak.textproto"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();

@@ -112,6 +112,11 @@ TEST(JobSpec, MissingFileIsNamed) {
   const absl::Status status = LoadJobSpec("/no/such.textproto", {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/no/such.textproto"));
+  for (const char* path : {kJobs, "/dev/null"}) {
+    const absl::Status other = LoadJobSpec(path, {}).status();
+    EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument) << other;
+    EXPECT_THAT(std::string(other.message()), HasSubstr(path));
+  }
 }
 
 TEST(JobSpec, ParseErrorsNameLineAndKnownFields) {
