@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::chrono::seconds kShutdownDeadline{10};
 // What a message may have beside its numbers: its header, or the tensors of a schema.
-constexpr uint64_t kHeaderRoomBytes = 1 << 20;
+constexpr uint64_t kHeaderRoomBytes = 2 << 20;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
 
 class GrpcShardServer final : public ShardServer {

@@ -80,7 +80,7 @@ void AddBenchCommand(CLI::App& program, int* exit_code) {
   bench->add_option("--json", flags->json, "Also write a JSON list of name, value, unit, limit, ratio")
       ->type_name("FILE");
   bench->add_option("--seconds", flags->options.seconds, "Seconds of measuring for each figure")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero())
       ->capture_default_str();
   bench->add_flag("--quick", flags->options.quick, "Smallest sizes only");
   bench->footer("A ratio above 1 is better than the limit. Exit status: 0 done, 1 failed, "

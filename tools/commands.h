@@ -12,6 +12,12 @@ void AddStatusCommand(CLI::App& program, int* exit_code);
 void AddStopCommand(CLI::App& program, int* exit_code);
 void AddBenchCommand(CLI::App& program, int* exit_code);
 
+// For CLI::Option::check: 1 to the largest uint32_t.
+CLI::Validator WholeNumberFromOne();
+// Finite numbers, as of seconds.
+CLI::Validator NumberAboveZero();
+CLI::Validator NumberFromZero();
+
 // Writes "foreshard COMMAND: message" to stderr and returns the status's exit code.
 int Fail(const char* command, const absl::Status& status);
 

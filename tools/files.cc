@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -67,6 +68,28 @@ absl::Status PrepareFolder(const std::string& folder) {
   return absl::Status(status.code(),
                       absl::StrCat("results folder ", folder, " can't be used: ", status.message(),
                                    "; free space or give another folder with --results"));
+}
+
+absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/.lock");
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("can't create ", path));
+  FolderLock lock(file);
+  int result;
+  do {
+    result = flock(file, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return lock;
+  if (errno == EWOULDBLOCK) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("results folder ", folder, " is in use by another run; wait for its end, or ",
+                     "give another folder with --results"));
+  }
+  return absl::ErrnoToStatus(errno, absl::StrCat("can't lock ", path));
+}
+
+FolderLock::~FolderLock() {
+  if (file_ >= 0) close(file_);
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +20,23 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
 // Makes the folder (and those above it) and proves that it takes data, by writing
 // and removing a file of 256 KiB. The error names folder, reason and remedy.
 absl::Status PrepareFolder(const std::string& folder);
+
+// Holds a folder for one run: an exclusive lock on FOLDER/.lock, which ends with the
+// object or the process, and which children do not inherit. The file stays.
+class FolderLock {
+ public:
+  // Never waits. FAILED_PRECONDITION where another process holds it; the error names
+  // the folder and the remedy.
+  static absl::StatusOr<FolderLock> Take(const std::string& folder);
+
+  FolderLock(FolderLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock();
+
+ private:
+  explicit FolderLock(int file) : file_(file) {}
+  int file_;
+};
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 

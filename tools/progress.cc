@@ -50,6 +50,18 @@ std::string Position(const RunFigures& figures) {
   return absl::StrFormat("epoch %.1f of %d", figures.epoch_position(), figures.epochs);
 }
 
+std::string WithCommas(std::string digits) {
+  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+// How the run ended, after the job's name.
+std::string Outcome(const RunFigures& figures, bool completed, const std::string& ended) {
+  if (!completed) return absl::StrCat("was not completed, ", ended);
+  if (figures.diverged()) return "has diverged";
+  return ended == "completed" ? "is trained" : absl::StrCat("is trained, but ", ended);
+}
+
 uint64_t StalenessP99(const RunFigures& figures) {
   return StalenessQuantile(figures.staleness_counts, 0.99, figures.staleness_max);
 }
@@ -76,9 +88,14 @@ std::string FormatBytes(double bytes) {
 std::string FormatRate(double value) {
   if (!std::isfinite(value)) return "-";
   if (value < 99.95) return absl::StrFormat("%.1f", std::max(0.0, value));
-  std::string digits = absl::StrFormat("%.0f", value);
-  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
-  return digits;
+  return WithCommas(absl::StrFormat("%.0f", value));
+}
+
+std::string FormatCount(uint64_t value) { return WithCommas(absl::StrCat(value)); }
+
+std::string FormatSkipped(const RunFigures& figures) {
+  return absl::StrFormat("%s of %s gradients were not finite",
+                         FormatCount(figures.skipped_batches), FormatCount(figures.batches));
 }
 
 std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,
@@ -112,6 +129,9 @@ std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& hi
   }
   lines.push_back(absl::StrCat("  workers    ",
                                workers.empty() ? "none yet" : absl::StrJoin(workers, "   ")));
+  if (figures.skipped_batches > 0) {
+    lines.push_back(absl::StrCat("  skipped    ", FormatSkipped(figures)));
+  }
   if (!figures.waiting_for.empty()) {
     lines.push_back(absl::StrCat("  waiting for ", figures.waiting_for));
   }
@@ -132,6 +152,9 @@ std::string ProgressLine(const History& history, double seconds) {
       figures.staleness_mean(), StalenessP99(figures),
       Traffic(figures.push_bytes, figures.push_uncompressed_bytes),
       Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes), Left(history));
+  if (figures.skipped_batches > 0) {
+    absl::StrAppend(&line, "  skipped: ", FormatSkipped(figures));
+  }
   if (!figures.waiting_for.empty()) absl::StrAppend(&line, "  waiting for ", figures.waiting_for);
   return line;
 }
@@ -141,9 +164,8 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
   const RunFigures& figures = history.latest();
   std::string text;
   absl::StrAppendFormat(&text, "%s %s: %d of %d epochs in %s\n", job.name(),
-                        completed ? "is trained" : absl::StrCat("was not completed, ", ended),
-                        figures.completed_epochs, job.training().epochs(),
-                        FormatDuration(seconds));
+                        Outcome(figures, completed, ended), figures.completed_epochs,
+                        job.training().epochs(), FormatDuration(seconds));
   for (const char* parameters : {"master", "lookahead"}) {
     const std::optional<EvaluationFigure> last = history.LastEvaluation(parameters);
     if (!last.has_value()) continue;
@@ -166,10 +188,14 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
                         Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes));
   for (const WorkerFigure& worker : history.workers()) {
     absl::StrAppendFormat(&text, "  %-15s %s examples on %s, staleness mean %.2f\n", worker.name,
-                          FormatRate(worker.examples), worker.device, worker.staleness_mean);
+                          FormatCount(worker.examples), worker.device, worker.staleness_mean);
+  }
+  if (figures.skipped_batches > 0) {
+    absl::StrAppendFormat(&text, "  skipped         %s\n", FormatSkipped(figures));
   }
   if (figures.redealt > 0) {
-    absl::StrAppendFormat(&text, "  dealt again     %d batches of lost workers\n", figures.redealt);
+    absl::StrAppendFormat(&text, "  dealt again     %s batches of lost workers\n",
+                          FormatCount(figures.redealt));
   }
   if (!folder.empty()) {
     absl::StrAppendFormat(&text, "  results         %s/results.json\n", folder);

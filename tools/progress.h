@@ -3,6 +3,7 @@
 // is plain ASCII.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -19,14 +20,19 @@ std::string FormatDuration(double seconds);
 std::string FormatBytes(double bytes);
 // 1234567.8 -> "1,234,568"; below 100 with one decimal: "26.7".
 std::string FormatRate(double value);
+// 1234567 -> "1,234,567".
+std::string FormatCount(uint64_t value);
+// "12 of 96 gradients were not finite".
+std::string FormatSkipped(const RunFigures& figures);
 
 // The block redrawn on a terminal, every line cut to `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,
                                        double seconds, size_t columns);
 // The line printed without a terminal.
 std::string ProgressLine(const History& history, double seconds);
-// The last words, several lines. `ended` says why, where it was not completed; the
-// folder is left out where nothing could be written to it.
+// The last words, several lines. `ended` says why it was not completed, or what else
+// went wrong ("completed": nothing); the folder is left out where nothing could be
+// written to it.
 std::string Summary(const v1::JobSpec& job, const History& history, bool completed,
                     const std::string& ended, double seconds, const std::string& folder);
 

@@ -88,6 +88,7 @@ void SummaryTable(const v1::JobSpec& job, const RunOutcome& outcome, const Histo
   Row("Updates", absl::StrFormat("%d batches, %d examples; %d batches of lost workers dealt again",
                                  figures.updates, figures.examples, figures.redealt),
       html);
+  if (figures.skipped_batches > 0) Row("Skipped", FormatSkipped(figures), html);
   Row("Staleness",
       absl::StrFormat("mean %.2f, p50 %d, p99 %d, max %d updates", figures.staleness_mean(),
                       StalenessQuantile(figures.staleness_counts, 0.5, figures.staleness_max),

@@ -12,7 +12,9 @@
 namespace foreshard {
 
 struct RunOutcome {
-  bool completed = false;  // every batch of every epoch was applied
+  // Every batch of every epoch was consumed: applied, or skipped because its gradient
+  // was not finite.
+  bool completed = false;
   double seconds = 0;      // from the start of the workers to the end of training
   std::string ended = "completed";  // why it ended, in words
   uint32_t servers = 0;

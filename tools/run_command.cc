@@ -106,9 +106,9 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   run->add_option("--servers", flags->servers, "Servers, one a shard (default: the job's)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFromOne());
   run->add_option("--workers", flags->workers, "Workers (default: the job's)")
-      ->check(CLI::PositiveNumber);
+      ->check(WholeNumberFromOne());
   run->add_option("--slowdown", flags->slowdowns,
                   "Play unequal machines: a factor of 1 or more a worker, as in 1,1,2.5, or for "
                   "some of them, as in 3=2.5")

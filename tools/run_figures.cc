@@ -9,11 +9,58 @@ namespace {
 
 constexpr size_t kMarks = 600;
 
+void JoinWorker(const v1::WorkerStatus& status, bool lead, WorkerFigure* worker) {
+  worker->id = status.worker();
+  worker->incarnation = status.incarnation();
+  if (!status.name().empty()) worker->name = status.name();
+  const uint64_t pushes = worker->pushes + status.pushes();
+  if (pushes > 0) {
+    worker->staleness_mean = (worker->staleness_mean * worker->pushes +
+                              status.staleness_mean() * status.pushes()) /
+                             pushes;
+  }
+  worker->pushes = pushes;
+  worker->staleness_max = std::max(worker->staleness_max, status.staleness_max());
+  if (!lead) return;
+  worker->state = status.state();
+  worker->device = status.device();
+  worker->examples = status.examples();
+  worker->steps = status.figures().steps();
+  worker->skipped_steps = status.figures().skipped_steps();
+  worker->loss = status.figures().loss();
+  worker->examples_per_second = status.figures().examples_per_second();
+  worker->error_feedback_ratio = status.figures().error_feedback_ratio();
+}
+
+// The lead knows which start holds a slot; other servers may hear of it later.
+void AddWorkers(absl::Span<const v1::StatusReply> servers, RunFigures* figures) {
+  std::map<std::pair<uint32_t, uint64_t>, std::pair<bool, size_t>> places;
+  const auto add = [&](const v1::WorkerStatus& status, bool lead, bool past) {
+    const std::pair<uint32_t, uint64_t> key(status.worker(), status.incarnation());
+    std::vector<WorkerFigure>& list = past ? figures->past_workers : figures->workers;
+    const auto [at, added] = places.try_emplace(key, past, list.size());
+    if (added) list.emplace_back();
+    const auto [in_past, index] = at->second;
+    JoinWorker(status, lead, in_past ? &figures->past_workers[index] : &figures->workers[index]);
+  };
+  for (const bool lead : {true, false}) {
+    for (const v1::StatusReply& server : servers) {
+      if (server.lead() != lead) continue;
+      for (const v1::WorkerStatus& status : server.past_workers()) add(status, lead, true);
+      for (const v1::WorkerStatus& status : server.workers()) add(status, lead, false);
+    }
+  }
+  std::stable_sort(figures->workers.begin(), figures->workers.end(),
+                   [](const WorkerFigure& a, const WorkerFigure& b) { return a.id < b.id; });
+}
+
 }  // namespace
 
 double RunFigures::progress() const {
-  return total_tickets == 0 ? 0 : static_cast<double>(updates) / total_tickets;
+  return total_tickets == 0 ? 0 : static_cast<double>(batches) / total_tickets;
 }
+
+bool RunFigures::diverged() const { return skipped_batches > batches / 2; }
 
 double RunFigures::epoch_position() const { return progress() * epochs; }
 
@@ -63,7 +110,7 @@ double CompressionRatio(uint64_t uncompressed_bytes, uint64_t bytes) {
 
 RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
   RunFigures figures;
-  std::map<std::pair<uint32_t, uint64_t>, WorkerFigure> workers;
+  uint64_t trainable_segments = 0;
   for (const v1::StatusReply& server : servers) {
     figures.pushes_applied += server.pushes_applied();
     figures.pushes_duplicate += server.pushes_duplicate();
@@ -86,29 +133,8 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
     figures.pull_uncompressed_bytes += server.pull_uncompressed_bytes();
     figures.statistics_push_bytes += server.statistics_push_bytes();
     figures.learning_rate = std::max(figures.learning_rate, server.learning_rate());
-    for (const v1::WorkerStatus& status : server.workers()) {
-      WorkerFigure& worker = workers[{status.worker(), status.incarnation()}];
-      worker.id = status.worker();
-      worker.incarnation = status.incarnation();
-      if (!status.name().empty()) worker.name = status.name();
-      const uint64_t pushes = worker.pushes + status.pushes();
-      if (pushes > 0) {
-        worker.staleness_mean = (worker.staleness_mean * worker.pushes +
-                                 status.staleness_mean() * status.pushes()) /
-                                pushes;
-      }
-      worker.pushes = pushes;
-      worker.staleness_max = std::max(worker.staleness_max, status.staleness_max());
-      if (server.lead()) {
-        worker.state = status.state();
-        worker.device = status.device();
-        worker.examples = status.figures().examples();
-        worker.steps = status.figures().steps();
-        worker.skipped_steps = status.figures().skipped_steps();
-        worker.loss = status.figures().loss();
-        worker.examples_per_second = status.figures().examples_per_second();
-        worker.error_feedback_ratio = status.figures().error_feedback_ratio();
-      }
+    for (const v1::SegmentStatus& segment : server.segments()) {
+      trainable_segments += !segment.statistic();
     }
     if (!server.lead()) continue;
     figures.job_name = server.job_name();
@@ -120,7 +146,7 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
     figures.epochs = server.epochs();
     figures.completed_epochs = server.completed_epochs();
     figures.total_tickets = server.total_tickets();
-    figures.updates = server.completed_tickets();
+    figures.batches = server.completed_tickets();
     figures.redealt = server.redealt_tickets();
     figures.shard_imbalance = server.shard_imbalance();
     if (server.epochs() > 0) {
@@ -145,7 +171,15 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
                                      .final = evaluation.final()});
     }
   }
-  for (auto& [key, worker] : workers) figures.workers.push_back(std::move(worker));
+  // A skipped batch is said to every segment. Of one that is being skipped now some
+  // segments may not know yet, so that it does not count; nor may it before the lead
+  // counts it as completed.
+  if (trainable_segments > 0) {
+    figures.skipped_batches =
+        std::min(figures.pushes_skipped / trainable_segments, figures.batches);
+  }
+  figures.updates = figures.batches - figures.skipped_batches;
+  AddWorkers(servers, &figures);
   return figures;
 }
 
@@ -160,13 +194,15 @@ void History::Add(double seconds, const RunFigures& figures) {
   }
   latest_ = figures;
   last_seconds_ = seconds;
-  marks_.push_back({seconds, figures.examples, figures.updates});
+  marks_.push_back({seconds, figures.examples, figures.batches, figures.updates});
   if (marks_.size() > kMarks) marks_.erase(marks_.begin());
 
-  for (const WorkerFigure& worker : figures.workers) {
-    auto [at, added] =
-        workers_.try_emplace({worker.id, worker.incarnation}, workers_.size(), worker);
-    at->second.second = worker;
+  for (const std::vector<WorkerFigure>* workers : {&figures.past_workers, &figures.workers}) {
+    for (const WorkerFigure& worker : *workers) {
+      auto [at, added] =
+          workers_.try_emplace({worker.id, worker.incarnation}, workers_.size(), worker);
+      at->second.second = worker;
+    }
   }
   for (EvaluationFigure evaluation : figures.evaluations) {
     const auto same = [&](const EvaluationFigure& other) {
@@ -251,25 +287,27 @@ const History::Mark* History::MarkBefore(double window_seconds) const {
   return &marks_[marks_.size() - 2];
 }
 
-double History::ExamplesPerSecond(double window_seconds) const {
+double History::PerSecond(double window_seconds, uint64_t RunFigures::*figure,
+                          uint64_t Mark::*at_mark) const {
   const Mark* mark = MarkBefore(window_seconds);
   if (mark == nullptr || last_seconds_ <= mark->seconds) return 0;
-  return (static_cast<double>(latest_.examples) - static_cast<double>(mark->examples)) /
+  return (static_cast<double>(latest_.*figure) - static_cast<double>(mark->*at_mark)) /
          (last_seconds_ - mark->seconds);
 }
 
+double History::ExamplesPerSecond(double window_seconds) const {
+  return PerSecond(window_seconds, &RunFigures::examples, &Mark::examples);
+}
+
 double History::UpdatesPerSecond(double window_seconds) const {
-  const Mark* mark = MarkBefore(window_seconds);
-  if (mark == nullptr || last_seconds_ <= mark->seconds) return 0;
-  return (static_cast<double>(latest_.updates) - static_cast<double>(mark->updates)) /
-         (last_seconds_ - mark->seconds);
+  return PerSecond(window_seconds, &RunFigures::updates, &Mark::updates);
 }
 
 std::optional<double> History::SecondsLeft() const {
   if (latest_.total_tickets == 0) return std::nullopt;
-  const double rate = UpdatesPerSecond(30);
+  const double rate = PerSecond(30, &RunFigures::batches, &Mark::batches);
   if (rate <= 0) return std::nullopt;
-  return (latest_.total_tickets - std::min(latest_.updates, latest_.total_tickets)) / rate;
+  return (latest_.total_tickets - std::min(latest_.batches, latest_.total_tickets)) / rate;
 }
 
 }  // namespace foreshard

@@ -25,8 +25,8 @@ struct WorkerFigure {
   std::string name;
   std::string device;
   std::string state;  // as the lead sees it
-  uint64_t examples = 0;
-  uint64_t steps = 0;
+  uint64_t examples = 0;  // in the batches it completed, as the lead counts them
+  uint64_t steps = 0;     // as it last reported, like all below but pushes and staleness
   uint64_t skipped_steps = 0;
   double loss = 0;  // exponential average of the batch loss
   double examples_per_second = 0;
@@ -58,7 +58,10 @@ struct RunFigures {
   uint32_t epochs = 0;
   uint32_t completed_epochs = 0;
   uint64_t total_tickets = 0;
-  uint64_t updates = 0;  // completed tickets: pushes of a whole gradient
+  uint64_t batches = 0;  // completed: applied or skipped
+  // Of those, the ones whose gradient was not finite, so that nothing was applied.
+  uint64_t skipped_batches = 0;
+  uint64_t updates = 0;  // the others: whole gradients that were applied
   uint64_t redealt = 0;
   uint64_t examples = 0;  // in completed batches
   uint64_t examples_per_epoch = 0;  // that are dealt
@@ -82,11 +85,13 @@ struct RunFigures {
   uint64_t statistics_push_bytes = 0;
   double shard_imbalance = 0;
 
-  std::vector<WorkerFigure> workers;  // by slot
+  std::vector<WorkerFigure> workers;       // that hold a slot now or held it last, by slot
+  std::vector<WorkerFigure> past_workers;  // earlier starts, in the order the lead gives
   std::vector<EvaluationFigure> evaluations;
 
   double progress() const;         // 0..1
   double epoch_position() const;   // 0..epochs, fractional
+  bool diverged() const;           // more than half of the batches were skipped
   double staleness_mean() const;
   double gap_mean() const;
   double surprise_mean() const;
@@ -147,9 +152,12 @@ class History {
   struct Mark {
     double seconds;
     uint64_t examples;
+    uint64_t batches;
     uint64_t updates;
   };
   const Mark* MarkBefore(double window_seconds) const;
+  double PerSecond(double window_seconds, uint64_t RunFigures::*figure,
+                   uint64_t Mark::*at_mark) const;
   void AddSample(double seconds, const RunFigures& figures);
 
   RunFigures latest_;

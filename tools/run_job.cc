@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -41,8 +42,12 @@ constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr absl::Duration kInterruptGrace = absl::Seconds(5);
 // How long after one server others that were stopped with it may end.
 constexpr absl::Duration kOthersToo = absl::Seconds(5);
+// What foreshard-worker --slowdown takes at most.
+constexpr double kMaxSlowdown = 1e4;
 // A server that is silent gets a notice this often.
 constexpr absl::Duration kSilence = absl::Seconds(15);
+
+constexpr char kInterrupted[] = "interrupted";
 
 class Launcher {
  public:
@@ -94,6 +99,9 @@ class Launcher {
 
   absl::Status Prepare() {
     if (absl::Status status = PrepareFolder(options_.folder); !status.ok()) return status;
+    absl::StatusOr<FolderLock> lock = FolderLock::Take(options_.folder);
+    if (!lock.ok()) return lock.status();
+    lock_.emplace(*std::move(lock));
     if (absl::Status status = PrepareFolder(logs_); !status.ok()) return status;
     // Those of an earlier run must not pass for this one's.
     for (const char* name : {"results.json", "report.html"}) {
@@ -154,7 +162,7 @@ class Launcher {
     outcome_.seconds = Seconds();
     if (concluded_ || !history_.latest().finished) return;
     const RunFigures& figures = history_.latest();
-    if (figures.updates < figures.total_tickets) {
+    if (figures.batches < figures.total_tickets) {
       const std::string ended = absl::StrCat(
           "stopped: ", figures.finish_reason.empty() ? "no reason given" : figures.finish_reason);
       Error(ended);
@@ -164,24 +172,39 @@ class Launcher {
 
   void Interrupted() {
     outcome_.seconds = Seconds();
-    display_.Close();
-    std::fprintf(stderr, "foreshard run: interrupted; ending the job (again to kill it)\n");
-    Conclude(kExitInterrupted, "interrupted");
+    SayInterrupted();
+    Conclude(kExitInterrupted, kInterrupted);
   }
 
+  void SayInterrupted() {
+    display_.Close();
+    std::fprintf(stderr, "foreshard run: interrupted; ending the job (again to kill it)\n");
+  }
+
+  // It reads from the servers, so that the end of one of them ends the wait.
   void AwaitEvaluator() {
-    if (fleet_.Running(Role::kEvaluator) == 0) return;
-    display_.Notice("trained; waiting for the evaluation on all test examples");
-    const auto give_up = [this] { return interrupt_.requested(); };
-    if (fleet_.WaitForExits(Role::kEvaluator, kFinalEvaluation, give_up)) return;
-    if (interrupt_.requested()) {
-      Interrupted();
-    } else {
-      Conclude(kExitFailed, "the evaluator did not finish");
-      Error(absl::StrCat("the evaluator did not finish its last evaluation within ",
-                         absl::FormatDuration(kFinalEvaluation), "; its log: ",
-                         fleet_.Find("evaluator")->log_path));
+    if (fleet_.Running(Role::kEvaluator) > 0) {
+      display_.Notice("trained; waiting for the evaluation on all test examples");
     }
+    const absl::Time deadline = absl::Now() + kFinalEvaluation;
+    while (fleet_.Running(Role::kEvaluator) > 0) {
+      if (interrupt_.requested()) {
+        Conclude(kExitInterrupted, kInterrupted);
+        SayInterrupted();
+        return;
+      }
+      HandleExits();
+      if (concluded_) return;
+      if (absl::Now() >= deadline) {
+        Conclude(kExitFailed, "the evaluator did not finish");
+        Error(absl::StrCat("the evaluator did not finish its last evaluation within ",
+                           absl::FormatDuration(kFinalEvaluation), "; its log: ",
+                           fleet_.Find("evaluator")->log_path));
+        return;
+      }
+      absl::SleepFor(kTick);
+    }
+    HandleExits();
   }
 
   // Ends whatever runs, politely first, and takes the last figures on the way.
@@ -230,15 +253,16 @@ class Launcher {
   }
 
   void ServerEnded(const ChildExit& exit) {
-    if (exit.exit.ok() && history_.latest().finished) return;
+    const bool finished = history_.latest().finished;
+    if (exit.exit.ok() && finished && fleet_.Running(Role::kEvaluator) == 0) return;
     // Ended well, so it was told to: with all others by an operator's stop, or alone.
     if (exit.exit.ok() && !concluded_ && fleet_.WaitForExits(Role::kServer, kOthersToo)) {
       Error(absl::StrCat(exit.Describe(), "\n  all servers were stopped, so the job ends"));
       Conclude(kExitInterrupted, "stopped: all servers were told to end");
       return;
     }
-    Error(absl::StrCat(exit.Describe(),
-                       "\n  its part of the parameters is gone with it, so the job ends"));
+    Error(absl::StrCat(exit.Describe(), "\n  its part of the parameters is gone with it, so ",
+                       finished ? "the last evaluation can't be finished" : "the job ends"));
     Conclude(kExitFailed, absl::StrCat(exit.name, " ", exit.exit.Describe()));
   }
 
@@ -278,8 +302,10 @@ class Launcher {
       Conclude(kExitBadConfiguration, "the evaluator refused the configuration");
       return;
     }
-    display_.Notice(
-        absl::StrCat(exit.Describe(), "\n  training goes on, but without test accuracy"));
+    display_.Notice(absl::StrCat(exit.Describe(), history_.latest().finished
+                                                      ? "\n  the last evaluation is missing"
+                                                      : "\n  training goes on, but without test "
+                                                        "accuracy"));
     evaluator_lost_ = true;
   }
 
@@ -319,13 +345,19 @@ class Launcher {
 
   int WriteAndSum() {
     const RunFigures& figures = history_.latest();
-    outcome_.completed = figures.total_tickets > 0 && figures.updates >= figures.total_tickets;
+    outcome_.completed = figures.total_tickets > 0 && figures.batches >= figures.total_tickets;
     outcome_.servers = options_.servers;
     outcome_.workers = options_.workers;
+    if (figures.diverged() && exit_code_ == kExitDone) {
+      const std::string diverged = absl::StrCat("training diverged: ", FormatSkipped(figures));
+      Error(absl::StrCat(diverged,
+                         "; lower schedule.learning_rate or clip (training.clip_norm)"));
+      Conclude(kExitFailed, diverged);
+    }
     if (outcome_.completed && exit_code_ == kExitDone && options_.evaluator &&
         (evaluator_lost_ || history_.evaluations().empty())) {
       Error("the job is trained, but was not evaluated; see the evaluator's log");
-      Conclude(kExitFailed, "trained, but not evaluated");
+      Conclude(kExitFailed, "was not evaluated");
     }
     display_.Close();
     const absl::Status written = WriteResults(options_.folder, job_, outcome_, history_);
@@ -344,6 +376,7 @@ class Launcher {
   const v1::JobSpec& job_;
   const RunOptions& options_;
   std::string logs_;
+  std::optional<FolderLock> lock_;
   Interrupt interrupt_;
   Fleet fleet_;
   ProgressDisplay display_;
@@ -374,6 +407,7 @@ absl::StatusOr<std::vector<double>> ParseSlowdowns(const std::string& text, uint
   std::vector<double> slowdowns(workers, 1.0);
   if (text.empty()) return slowdowns;
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  std::set<uint64_t> named;
   for (size_t i = 0; i < parts.size(); ++i) {
     std::string factor = parts[i];
     uint64_t worker = i;
@@ -390,8 +424,14 @@ absl::StatusOr<std::vector<double>> ParseSlowdowns(const std::string& text, uint
     if (!absl::SimpleAtod(factor, &value) || !std::isfinite(value) || value < 1) {
       return BadSlowdown(text, absl::StrCat("'", factor, "' is no factor of 1 or more"));
     }
+    if (value > kMaxSlowdown) {
+      return BadSlowdown(text, absl::StrCat("'", factor, "' is above ", kMaxSlowdown));
+    }
     if (worker >= workers) {
       return BadSlowdown(text, absl::StrCat("there is no worker ", worker, " among ", workers));
+    }
+    if (!named.insert(worker).second) {
+      return BadSlowdown(text, absl::StrCat("worker ", worker, " is named twice"));
     }
     slowdowns[worker] = value;
   }

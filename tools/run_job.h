@@ -26,7 +26,8 @@ struct RunOptions {
 };
 
 // "0=1,3=2.5" (worker=factor) or "1,1,2" (by worker): one factor a worker.
-// INVALID_ARGUMENT: no number, below 1, a worker that there is not.
+// INVALID_ARGUMENT: no number, below 1 or above 10000, a worker that there is not or
+// that is named twice.
 absl::StatusOr<std::vector<double>> ParseSlowdowns(const std::string& text, uint32_t workers);
 
 // Runs a loaded job to its end and returns the exit status of `foreshard run`.

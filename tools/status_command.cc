@@ -74,7 +74,7 @@ void AddStatusCommand(CLI::App& program, int* exit_code) {
       ->type_name("ADDRESSES");
   status->add_flag("--json", flags->json, "As JSON, with every field of every server");
   status->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero())
       ->capture_default_str();
   status->footer("Exit status: 0 all servers answered, 1 one did not, 2 bad arguments.");
   status->callback([flags, exit_code] { *exit_code = Status(*flags); });

@@ -77,6 +77,7 @@ std::string StatusText(const std::vector<std::string>& addresses,
       absl::StrAppendFormat(&text, "; epoch %.1f of %d (%.1f %%), %d updates, learning rate %.4g",
                             figures.epoch_position(), figures.epochs, 100 * figures.progress(),
                             figures.updates, figures.learning_rate);
+      if (figures.skipped_batches > 0) absl::StrAppend(&text, "; ", FormatSkipped(figures));
     }
     if (figures.finished) {
       absl::StrAppend(&text, "; finished",

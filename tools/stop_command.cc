@@ -90,10 +90,10 @@ void AddStopCommand(CLI::App& program, int* exit_code) {
   stop->add_option("--reason", flags->reason, "Said in logs and to the workers")
       ->capture_default_str();
   stop->add_option("--grace", flags->grace_seconds, "Seconds that workers have to leave")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberFromZero())
       ->capture_default_str();
   stop->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero())
       ->capture_default_str();
   stop->footer("Exit status: 0 all servers are ending, 1 one did not answer, 2 bad arguments.");
   stop->callback([flags, exit_code] { *exit_code = Stop(*flags); });

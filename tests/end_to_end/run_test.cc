@@ -14,6 +14,7 @@
 namespace foreshard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -36,6 +37,17 @@ class RunTest : public EndToEndTest {
       if (absl::StrContains(CommandLine(pid), folder_)) return pid;
     }
     return 0;
+  }
+  // Addresses of the run's two servers, as --servers takes them.
+  std::string ServersOfTheRun() {
+    std::string servers;
+    for (const char* name : {"server-0", "server-1"}) {
+      absl::StatusOr<ReadyFile> ready =
+          ReadReadyFile(Path(absl::StrCat("results/logs/", name, ".ready.json")));
+      EXPECT_TRUE(ready.ok()) << ready.status();
+      absl::StrAppend(&servers, servers.empty() ? "" : ",", ready.ok() ? ready->address : "");
+    }
+    return servers;
   }
   // An endless job, whose run goes on until something ends it.
   std::string EndlessJob() {
@@ -79,6 +91,7 @@ TEST_F(RunTest, TrainsAndWritesResultsWithEveryField) {
   EXPECT_GT(results["seconds"].get<double>(), 0);
   EXPECT_EQ(results["epochs"], 3);
   EXPECT_EQ(results["updates"], 3 * 512 / 16);
+  EXPECT_EQ(results["skipped_batches"], 0);
   EXPECT_EQ(results["examples"], 3 * 512);
   // Four separable classes: far from the quarter that chance gives.
   EXPECT_GT(results["test_accuracy"].get<double>(), 0.9);
@@ -161,6 +174,51 @@ TEST_F(RunTest, BadCommandLinesEndWithTwo) {
     EXPECT_EQ(ended.status, 2) << ended.output;
     EXPECT_THAT(ended.output, Not(IsEmpty()));
   }
+}
+
+TEST_F(RunTest, CountsOfNothingAreRefusedInAShortSentence) {
+  for (const char* flag : {"--workers", "--servers"}) {
+    const Ended ended = RunForeshard({"run", "--job", WriteJob(), flag, "0"});
+    EXPECT_EQ(ended.status, 2) << ended.output;
+    EXPECT_THAT(ended.output,
+                HasSubstr(absl::StrCat(flag, ": '0': give a whole number of 1 or more")));
+    EXPECT_LT(ended.output.size(), 200u);
+  }
+}
+
+TEST_F(RunTest, ARunWhoseGradientsAreNotFiniteEndsWithOne) {
+  const Ended ended = RunForeshard(RunArguments(WriteJob({"schedule.learning_rate=1e30"})));
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("quadrants has diverged"));
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["completed"], true);
+  const uint64_t skipped = results["skipped_batches"];
+  EXPECT_GT(skipped, 48u);
+  EXPECT_EQ(results["updates"].get<uint64_t>() + skipped, 96u);
+  EXPECT_EQ(results["examples"], 3 * 512);
+  const std::string diverged =
+      absl::StrCat("training diverged: ", skipped, " of 96 gradients were not finite");
+  EXPECT_EQ(results["ended"], diverged);
+  EXPECT_THAT(ended.output,
+              HasSubstr(diverged +
+                        "; lower schedule.learning_rate or clip (training.clip_norm)\n"));
+  EXPECT_THAT(ProcessesWith(folder_), IsEmpty());
+}
+
+TEST_F(RunTest, ASecondRunIntoTheSameFolderEndsWithOneAndDisturbsNothing) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  std::unique_ptr<Process> second =
+      Foreshard(RunArguments(Path("job.textproto")), "second.log");
+  ASSERT_NE(second, nullptr);
+  const Ended refused = Finish(*second, "second.log");
+  EXPECT_EQ(refused.status, 1) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("results folder " + Path("results") + " is in use"));
+  EXPECT_EQ(ProcessesWith(Path("results/logs")).size(), 2u);  // the servers of the first
+  run->Signal(SIGINT);
+  EXPECT_EQ(Finish(*run).status, 130);
+  EXPECT_EQ(Results("results")["ended"], "interrupted");
 }
 
 TEST_F(RunTest, MissingAndDamagedDataEndWithTwoAndNameTheFile) {
@@ -289,6 +347,47 @@ TEST_F(RunTest, AKilledWorkerIsNamedAndTrainingGoesOn) {
   EXPECT_EQ(results["completed"], true);
   EXPECT_EQ(results["epochs"], 200);
   EXPECT_EQ(results["updates"], 200 * 512 / 16);
+  // The killed one's work is counted to its last completed batch.
+  ASSERT_EQ(results["workers"].size(), 2u);
+  uint64_t examples = 0;
+  for (const nlohmann::json& worker : results["workers"]) {
+    examples += worker["examples"].get<uint64_t>();
+  }
+  EXPECT_EQ(examples, 200u * 512);
+}
+
+TEST_F(RunTest, AWorkerWhoseSlotIsTakenAndItsSuccessorAreBothInTheResults) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  auto successor = Process::Start({.program = FORESHARD_BINARY_DIR "/foreshard-worker",
+                                   .arguments = {"--job", Path("results/job.textproto"),
+                                                 "--servers", ServersOfTheRun(), "--slot=1",
+                                                 "--name=successor", "--device=cpu"},
+                                   .log_path = Path("successor.log")});
+  ASSERT_TRUE(successor.ok()) << successor.status();
+  EXPECT_TRUE(WaitUntil([&] {
+    return absl::StrContains(ReadFile(Path("successor.log")).value_or(""), "training as worker 1 ");
+  })) << ReadFile(Path("successor.log")).value_or("");
+  EXPECT_TRUE(WaitUntil([&] {
+    return absl::StrContains(ReadFile(Path("command.log")).value_or(""),
+                             "training goes on with 1 worker");
+  })) << ReadFile(Path("command.log")).value_or("");
+  run->Signal(SIGINT);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 130) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("exited with status 4"));
+  const nlohmann::json results = Results("results");
+  uint64_t examples = 0;
+  std::vector<uint32_t> slots;
+  for (const nlohmann::json& worker : results["workers"]) {
+    examples += worker["examples"].get<uint64_t>();
+    slots.push_back(worker["id"]);
+  }
+  ASSERT_THAT(slots, ElementsAre(0, 1, 1));
+  EXPECT_NE(results["workers"][1]["name"], "successor");
+  EXPECT_EQ(results["workers"][2]["name"], "successor");
+  EXPECT_EQ(examples, results["examples"].get<uint64_t>());
 }
 
 TEST_F(RunTest, WithNoWorkerLeftTheRunEndsWithOne) {
@@ -316,19 +415,36 @@ TEST_F(RunTest, AKilledServerIsNamedAndEndsTheRunWithOne) {
   EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
 }
 
+TEST_F(RunTest, AServerKilledDuringTheLastEvaluationEndsTheRunWithOne) {
+  std::unique_ptr<Process> run = Foreshard(RunArguments(WriteJob({"training.epochs=200"})));
+  ASSERT_NE(run, nullptr);
+  ASSERT_TRUE(IsTraining());
+  ASSERT_TRUE(WaitUntil([&] { return ChildPid("evaluator") != 0; }));
+  // An evaluation that does not end by itself.
+  ASSERT_EQ(kill(ChildPid("evaluator"), SIGSTOP), 0);
+  ASSERT_TRUE(WaitUntil([&] {
+    return absl::StrContains(ReadFile(Path("command.log")).value_or(""),
+                             "waiting for the evaluation");
+  })) << ReadFile(Path("command.log")).value_or("");
+  kill(ChildPid("server-1"), SIGKILL);
+  const Ended ended = Finish(*run);
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("server-1 was killed by signal 9 (Killed); log: " +
+                                      Path("results/logs/server-1.log")));
+  EXPECT_THAT(ended.output, HasSubstr("the last evaluation can't be finished"));
+  const nlohmann::json results = Results("results");
+  EXPECT_EQ(results["completed"], true);
+  EXPECT_EQ(results["ended"], "server-1 was killed by signal 9 (Killed)");
+  EXPECT_THAT(ProcessesWith(Path("results")), IsEmpty());
+}
+
 TEST_F(RunTest, StopFromOutsideEndsTheRun) {
   std::unique_ptr<Process> run = Foreshard(RunArguments(EndlessJob()));
   ASSERT_NE(run, nullptr);
   ASSERT_TRUE(IsTraining());
-  std::string servers;
-  for (const char* name : {"server-0", "server-1"}) {
-    absl::StatusOr<ReadyFile> ready =
-        ReadReadyFile(Path(absl::StrCat("results/logs/", name, ".ready.json")));
-    ASSERT_TRUE(ready.ok()) << ready.status();
-    absl::StrAppend(&servers, servers.empty() ? "" : ",", ready->address);
-  }
   std::unique_ptr<Process> stop =
-      Foreshard({"stop", "--servers", servers, "--reason", "enough for today"}, "stop.log");
+      Foreshard({"stop", "--servers", ServersOfTheRun(), "--reason", "enough for today"},
+                "stop.log");
   const Ended stopped = Finish(*stop, "stop.log");
   EXPECT_EQ(stopped.status, 0) << stopped.output;
   const Ended ended = Finish(*run);

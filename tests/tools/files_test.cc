@@ -72,6 +72,19 @@ TEST_F(FilesTest, AFullDiskIsAnErrorAndKeepsTheOldFile) {
   umount(disk.c_str());
 }
 
+TEST_F(FilesTest, AFolderIsLockedOnceAtATime) {
+  {
+    const absl::StatusOr<FolderLock> first = FolderLock::Take(folder_);
+    ASSERT_TRUE(first.ok()) << first.status();
+    const absl::StatusOr<FolderLock> second = FolderLock::Take(folder_);
+    ASSERT_TRUE(absl::IsFailedPrecondition(second.status())) << second.status();
+    EXPECT_THAT(std::string(second.status().message()), HasSubstr(folder_ + " is in use"));
+    EXPECT_THAT(std::string(second.status().message()), HasSubstr("--results"));
+  }
+  EXPECT_TRUE(FolderLock::Take(folder_).ok());
+  EXPECT_TRUE(absl::IsNotFound(FolderLock::Take(folder_ + "/no").status()));
+}
+
 TEST_F(FilesTest, LastLinesOfShortAndLongFiles) {
   const std::string path = folder_ + "/log";
   EXPECT_THAT(LastLines(path, 3), IsEmpty());

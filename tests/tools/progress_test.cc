@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -10,6 +12,7 @@
 namespace foreshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -38,6 +41,12 @@ TEST(Format, Rates) {
   EXPECT_EQ(FormatRate(-1), "0.0");
 }
 
+TEST(Format, Counts) {
+  EXPECT_EQ(FormatCount(0), "0");
+  EXPECT_EQ(FormatCount(64), "64");
+  EXPECT_EQ(FormatCount(1234567), "1,234,567");
+}
+
 v1::JobSpec Job() {
   v1::JobSpec job;
   job.set_name("tiny");
@@ -50,6 +59,7 @@ RunFigures HalfWay() {
   figures.epochs = 6;
   figures.completed_epochs = 3;
   figures.total_tickets = 600;
+  figures.batches = 300;
   figures.updates = 300;
   figures.examples = 30000;
   figures.pushes_applied = 100;
@@ -60,7 +70,8 @@ RunFigures HalfWay() {
   figures.push_uncompressed_bytes = 31 << 20;
   figures.pull_bytes = 10 << 20;
   figures.pull_uncompressed_bytes = 10 << 20;
-  figures.workers = {{.id = 0, .name = "worker-0", .state = "training", .steps = 5, .loss = 0.25,
+  figures.workers = {{.id = 0, .name = "worker-0", .state = "training", .examples = 64, .steps = 5,
+                      .loss = 0.25,
                       .examples_per_second = 1200},
                      {.id = 1, .name = "worker-1", .state = "expired", .steps = 5, .loss = 9}};
   figures.evaluations = {{.parameters = "master", .epoch = 3, .loss = 0.3, .accuracy = 0.8765,
@@ -71,6 +82,7 @@ RunFigures HalfWay() {
 History ToHalfWay() {
   History history;
   RunFigures before = HalfWay();
+  before.batches = 200;
   before.updates = 200;
   before.examples = 20000;
   history.Add(10, before);
@@ -140,10 +152,41 @@ TEST(Progress, WithoutATerminalALineComesNowAndThenAndAtEvaluations) {
   EXPECT_THAT(lines, Each(Not(HasSubstr("\x1b"))));
 }
 
+TEST(Progress, SkippedBatchesAreNamedWhereThereAreAny) {
+  const std::string without = absl::StrCat(
+      absl::StrJoin(ProgressBlock(Job(), ToHalfWay(), 15, 200), "\n"),
+      ProgressLine(ToHalfWay(), 15), Summary(Job(), ToHalfWay(), true, "completed", 15, ""));
+  EXPECT_THAT(without, Not(HasSubstr("skipped")));
+  History history;
+  RunFigures figures = HalfWay();
+  figures.skipped_batches = 12;
+  figures.updates = 288;
+  history.Add(0, figures);
+  const std::string named = "12 of 300 gradients were not finite";
+  EXPECT_THAT(absl::StrJoin(ProgressBlock(Job(), history, 15, 200), "\n"), HasSubstr(named));
+  EXPECT_THAT(ProgressLine(history, 15), HasSubstr(named));
+  EXPECT_THAT(Summary(Job(), history, true, "completed", 15, ""),
+              AllOf(HasSubstr("tiny is trained"), HasSubstr(named)));
+}
+
+TEST(Progress, SummaryOfARunThatDivergedDoesNotCallItTrained) {
+  History history;
+  RunFigures figures = HalfWay();
+  figures.skipped_batches = 151;
+  figures.updates = 149;
+  history.Add(0, figures);
+  const std::string text = Summary(Job(), history, true, "training diverged", 15, "");
+  EXPECT_THAT(text, HasSubstr("tiny has diverged"));
+  EXPECT_THAT(text, Not(HasSubstr("trained")));
+}
+
 TEST(Progress, SummarySaysWhatCameOfIt) {
   const std::string done = Summary(Job(), ToHalfWay(), true, "completed", 15, "results/x");
   EXPECT_THAT(done, HasSubstr("tiny is trained"));
   EXPECT_THAT(done, HasSubstr("87.65 %"));
+  EXPECT_THAT(done, HasSubstr("worker-0        64 examples"));
+  EXPECT_THAT(Summary(Job(), ToHalfWay(), true, "was not evaluated", 15, ""),
+              HasSubstr("tiny is trained, but was not evaluated: 3 of 6 epochs"));
   EXPECT_THAT(done, HasSubstr("results/x/report.html"));
   EXPECT_THAT(Summary(Job(), ToHalfWay(), false, "interrupted", 15, ""),
               HasSubstr("tiny was not completed, interrupted: 3 of 6 epochs"));

@@ -32,8 +32,10 @@ History TwoEpochs() {
   History history;
   RunFigures figures;
   figures.epochs = 2;
-  figures.total_tickets = 20;
+  figures.total_tickets = 24;
   for (int second = 0; second <= 4; ++second) {
+    figures.batches = 6 * second;
+    figures.skipped_batches = second;
     figures.updates = 5 * second;
     figures.completed_epochs = second / 2;
     figures.examples = 50 * second;
@@ -81,6 +83,7 @@ TEST(ResultsJson, HasTheFieldsThatOtherProgramsRead) {
   EXPECT_EQ(json["seconds"], 4);
   EXPECT_EQ(json["epochs"], 2);
   EXPECT_EQ(json["updates"], 20);
+  EXPECT_EQ(json["skipped_batches"], 4);
   EXPECT_EQ(json["examples"], 200);
   EXPECT_EQ(json["test_accuracy"], 0.8125);
   EXPECT_EQ(json["test_loss"], 0.6);
@@ -145,6 +148,7 @@ TEST(Report, IsWholeEscapedAndNeedsNoNetwork) {
   }
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
   EXPECT_THAT(html, HasSubstr("81.25 %"));
+  EXPECT_THAT(html, HasSubstr("4 of 24 gradients were not finite"));
   EXPECT_THAT(html, Not(HasSubstr("nan")));
   EXPECT_THAT(html, Not(HasSubstr("inf ")));
 }

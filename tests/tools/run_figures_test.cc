@@ -35,6 +35,7 @@ std::vector<v1::StatusReply> TwoServers() {
     server.set_push_uncompressed_bytes(3200);
     server.set_pull_bytes(1000);
     server.set_pull_uncompressed_bytes(1000);
+    for (bool statistic : {false, false, true}) server.add_segments()->set_statistic(statistic);
     v1::WorkerStatus* worker = server.add_workers();
     worker->set_worker(1);
     worker->set_incarnation(77);
@@ -49,6 +50,8 @@ std::vector<v1::StatusReply> TwoServers() {
   worker->set_state("training");
   worker->mutable_figures()->set_steps(12);
   worker->mutable_figures()->set_loss(0.5);
+  worker->set_examples(184);
+  // What it reported itself is of another moment, and is not taken.
   worker->mutable_figures()->set_examples(190);
   return servers;
 }
@@ -56,7 +59,9 @@ std::vector<v1::StatusReply> TwoServers() {
 TEST(Combine, SumsOverServersAndTakesProgressFromTheLead) {
   const RunFigures figures = Combine(TwoServers());
   EXPECT_EQ(figures.job_name, "j");
+  EXPECT_EQ(figures.batches, 12u);
   EXPECT_EQ(figures.updates, 12u);
+  EXPECT_EQ(figures.skipped_batches, 0u);
   EXPECT_EQ(figures.redealt, 2u);
   EXPECT_DOUBLE_EQ(figures.progress(), 0.5);
   EXPECT_DOUBLE_EQ(figures.epoch_position(), 1.5);
@@ -79,8 +84,70 @@ TEST(Combine, JoinsAWorkerOverServers) {
   EXPECT_EQ(worker.name, "worker-1");
   EXPECT_EQ(worker.pushes, 20u);
   EXPECT_DOUBLE_EQ(worker.staleness_mean, (5 * 1 + 15 * 3) / 20.0);
-  EXPECT_EQ(worker.examples, 190u);
+  EXPECT_EQ(worker.examples, 184u);
   EXPECT_DOUBLE_EQ(figures.training_loss().value(), 0.5);
+  EXPECT_EQ(figures.training_workers(), 1u);
+}
+
+TEST(Combine, BatchesWithoutAFiniteGradientAreNoUpdates) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  // Of 5 whole batches and of one that half of the 4 trainable segments know of.
+  servers[0].set_pushes_skipped(2 * 6);
+  servers[1].set_pushes_skipped(2 * 5);
+  RunFigures figures = Combine(servers);
+  EXPECT_EQ(figures.skipped_batches, 5u);
+  EXPECT_EQ(figures.updates, 12u - 5);
+  EXPECT_DOUBLE_EQ(figures.progress(), 0.5);
+  EXPECT_FALSE(figures.diverged());
+  servers[0].set_pushes_skipped(2 * 7);
+  servers[1].set_pushes_skipped(2 * 7);
+  figures = Combine(servers);
+  EXPECT_EQ(figures.updates, 12u - 7);
+  EXPECT_TRUE(figures.diverged());
+  // More than the lead had completed when it was asked, a moment earlier.
+  servers[1].set_pushes_skipped(2 * 30);
+  EXPECT_EQ(Combine(servers).skipped_batches, 12u);
+  EXPECT_EQ(Combine(servers).updates, 0u);
+}
+
+TEST(RunFigures, DivergedIsMoreThanHalfOfTheBatches) {
+  RunFigures figures;
+  EXPECT_FALSE(figures.diverged());
+  figures.batches = 10;
+  figures.skipped_batches = 5;
+  EXPECT_FALSE(figures.diverged());
+  figures.skipped_batches = 6;
+  EXPECT_TRUE(figures.diverged());
+  figures.batches = 11;
+  EXPECT_TRUE(figures.diverged());
+  figures.skipped_batches = 5;
+  EXPECT_FALSE(figures.diverged());
+}
+
+TEST(Combine, KeepsEarlierStartsOfASlotApart) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  v1::WorkerStatus* past = servers[0].add_past_workers();
+  past->set_worker(1);
+  past->set_incarnation(99);  // incarnations do not rise
+  past->set_name("worker-1, before");
+  past->set_state("expired");
+  past->set_examples(48);
+  past->set_pushes(6);
+  // The other server has not heard yet that it is gone.
+  v1::WorkerStatus* elsewhere = servers[1].add_workers();
+  elsewhere->set_worker(1);
+  elsewhere->set_incarnation(99);
+  elsewhere->set_pushes(5);
+  // The lead comes last, and is still the one that says.
+  std::swap(servers[0], servers[1]);
+  const RunFigures figures = Combine(servers);
+  ASSERT_EQ(figures.workers.size(), 1u);
+  EXPECT_EQ(figures.workers[0].incarnation, 77u);
+  ASSERT_EQ(figures.past_workers.size(), 1u);
+  EXPECT_EQ(figures.past_workers[0].incarnation, 99u);
+  EXPECT_EQ(figures.past_workers[0].examples, 48u);
+  EXPECT_EQ(figures.past_workers[0].pushes, 11u);
+  EXPECT_EQ(figures.past_workers[0].state, "expired");
   EXPECT_EQ(figures.training_workers(), 1u);
 }
 
@@ -119,6 +186,7 @@ RunFigures At(uint64_t updates, uint64_t total = 1000) {
   RunFigures figures;
   figures.total_tickets = total;
   figures.epochs = 10;
+  figures.batches = updates;
   figures.updates = updates;
   figures.examples = 16 * updates;
   figures.pushes_applied = updates;
@@ -140,6 +208,18 @@ TEST(History, RatesAndTimeLeft) {
   EXPECT_DOUBLE_EQ(history.samples()[5].staleness_mean, 1);
   EXPECT_DOUBLE_EQ(history.samples()[5].staleness_p99, 1);
   EXPECT_TRUE(std::isnan(history.samples()[5].loss));
+}
+
+TEST(History, TimeLeftCountsSkippedBatchesToo) {
+  History history;
+  for (int second = 0; second <= 20; ++second) {
+    RunFigures figures = At(10 * second);
+    figures.skipped_batches = 5 * second;
+    figures.updates = 5 * second;
+    history.Add(second, figures);
+  }
+  EXPECT_DOUBLE_EQ(history.UpdatesPerSecond(10), 5);
+  EXPECT_DOUBLE_EQ(history.SecondsLeft().value(), 80);
 }
 
 TEST(History, SamplesStayBoundedAndCoverTheWholeRun) {
@@ -167,6 +247,25 @@ TEST(History, RemembersWorkersThatAreGone) {
   EXPECT_EQ(workers[0].examples, 100u);
   EXPECT_EQ(workers[1].name, "c");
   EXPECT_EQ(workers[2].name, "b");
+}
+
+TEST(History, ListsAStartThatItNeverSawAtWork) {
+  History history;
+  RunFigures figures;
+  figures.workers = {{.id = 0, .incarnation = 5, .name = "a", .examples = 100}};
+  history.Add(0, figures);
+  // Between two looks, b took the slot of a and c that of b; a did one more batch.
+  figures.past_workers = {{.id = 0, .incarnation = 5, .name = "a", .examples = 116},
+                          {.id = 0, .incarnation = 9, .name = "b", .examples = 32}};
+  figures.workers = {{.id = 0, .incarnation = 2, .name = "c"}};
+  history.Add(1, figures);
+  const std::vector<WorkerFigure> workers = history.workers();
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_EQ(workers[0].name, "a");
+  EXPECT_EQ(workers[0].examples, 116u);
+  EXPECT_EQ(workers[1].name, "b");
+  EXPECT_EQ(workers[1].examples, 32u);
+  EXPECT_EQ(workers[2].name, "c");
 }
 
 TEST(History, KeepsEachEvaluationOnceWithTheTimeItCame) {
