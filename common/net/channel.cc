@@ -23,9 +23,11 @@ constexpr int kReconnectMilliseconds = 200;
 // What one attempt may take: a far host, or a busy one.
 constexpr int kConnectMilliseconds = 5'000;
 constexpr int kMaxReconnectMilliseconds = 1'000;
-// HTTP/2 allows frames of up to 2^24 - 1 bytes; at the default of 16 KiB a
-// segment arrives as hundreds of pieces.
-constexpr int kFrameBytes = 1 << 20;
+// HTTP/2's default of 16 KiB makes hundreds of pieces of a segment; far larger
+// frames leave the caches between being received and being read, and let small
+// messages wait. Echoes of 4 to 64 MiB (measured, medians of interleaved runs): 0.97
+// GB/s at 32 to 64 KiB, 0.85 at 128 to 256 KiB, 0.8 at 1 MiB, 0.65 at 16 MiB.
+constexpr int kFrameBytes = 64 << 10;
 // Calls under way on one connection; what they may have sent before anything is
 // checked is this many messages.
 constexpr int kMaxStreams = 64;
