@@ -171,19 +171,15 @@ std::string Dealer::Save() const {
     writer.Put(step);
   }
   for (const uint64_t count : completed_) writer.Put(count);
-  const std::string& body = writer.data();
-  writer.Put(Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(body.data()), body.size())));
-  return writer.Take();
+  return writer.TakeSealed();
 }
 
 absl::Status Dealer::Load(std::string_view bytes) {
-  if (bytes.size() < sizeof(uint64_t)) return absl::DataLossError("dealer state: truncated");
-  const std::string_view body = bytes.substr(0, bytes.size() - sizeof(uint64_t));
-  if (ByteReader(bytes.substr(body.size())).Get<uint64_t>() !=
-      Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(body.data()), body.size()))) {
-    return absl::DataLossError("dealer state: checksum differs");
+  const absl::StatusOr<std::string_view> body = Unsealed(bytes);
+  if (!body.ok()) {
+    return absl::DataLossError(absl::StrCat("dealer: saved state ", body.status().message()));
   }
-  ByteReader reader(body);
+  ByteReader reader(*body);
   if (reader.Get<uint32_t>() != kMagic) return absl::DataLossError("dealer state: wrong magic");
   if (const auto format = reader.Get<uint16_t>(); format != kFormat) {
     return absl::DataLossError(absl::StrCat("dealer state: format ", format, ", this program reads ", kFormat));

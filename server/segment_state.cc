@@ -91,22 +91,16 @@ std::string Segment::Save() const {
   }
   Saver saver(writer);
   rule_->VisitState(saver);
-  const std::string& body = writer.data();
-  writer.Put(Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(body.data()), body.size())));
-  return writer.Take();
+  return writer.TakeSealed();
 }
 
 absl::Status Segment::Load(std::string_view bytes) {
   const auto damaged = [&](const std::string& what) {
     return absl::DataLossError(absl::StrCat("segment ", options_.plan.id, ": saved state ", what));
   };
-  if (bytes.size() < sizeof(uint64_t)) return damaged("is truncated");
-  const std::string_view body = bytes.substr(0, bytes.size() - sizeof(uint64_t));
-  if (ByteReader(bytes.substr(body.size())).Get<uint64_t>() !=
-      Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(body.data()), body.size()))) {
-    return damaged("has a wrong checksum");
-  }
-  ByteReader reader(body);
+  const absl::StatusOr<std::string_view> body = Unsealed(bytes);
+  if (!body.ok()) return damaged(std::string(body.status().message()));
+  ByteReader reader(*body);
   if (reader.Get<uint32_t>() != kMagic) return damaged("is no segment's state");
   if (const auto format = reader.Get<uint16_t>(); format != kFormat) {
     return damaged(absl::StrCat("has format ", format, "; this program reads ", kFormat));

@@ -18,6 +18,15 @@ uint64_t Checksum(const Payload& payload) {
   return ChecksumPieces(pieces.data(), pieces.size());
 }
 
+absl::StatusOr<std::string_view> Unsealed(std::string_view bytes) {
+  if (bytes.size() < sizeof(uint64_t)) return absl::DataLossError("is truncated");
+  const std::string_view body = bytes.substr(0, bytes.size() - sizeof(uint64_t));
+  if (ByteReader(bytes.substr(body.size())).Get<uint64_t>() != Checksum(AsBytes(body))) {
+    return absl::DataLossError("has a wrong checksum");
+  }
+  return body;
+}
+
 const uint8_t* PayloadReader::Next(uint64_t bytes, uint8_t* straddle) {
   if (bytes > left_) return nullptr;
   left_ -= bytes;

@@ -7,14 +7,20 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 namespace foreshard {
 
 using ByteSpan = absl::Span<const uint8_t>;
+
+// The same bytes; valid as long as the text is.
+inline ByteSpan AsBytes(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
 
 // XXH3-64 of the bytes (libxxhash).
 uint64_t Checksum(ByteSpan bytes);
@@ -65,25 +71,33 @@ class ByteWriter {
     out_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   void PutString(std::string_view text) {
-    PutBytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+    PutBytes(AsBytes(text));
   }
   void PutFloats(absl::Span<const float> values) {
     PutBytes({reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)});
   }
   const std::string& data() const { return out_; }
   std::string Take() { return std::move(out_); }
+  // What was written, with its checksum behind it: Unsealed's counterpart.
+  std::string TakeSealed() {
+    Put(Checksum(AsBytes(out_)));
+    return Take();
+  }
 
  private:
   std::string out_;
 };
+
+// The body of what TakeSealed made. DATA_LOSS, in words that go on from "... saved
+// state": shorter than a checksum, or a body that does not match it.
+absl::StatusOr<std::string_view> Unsealed(std::string_view bytes);
 
 // The reading side. After a failed read everything reads as zero and ok() is
 // false; check once at the end.
 class ByteReader {
  public:
   explicit ByteReader(ByteSpan bytes) : bytes_(bytes) {}
-  explicit ByteReader(std::string_view bytes)
-      : bytes_(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()) {}
+  explicit ByteReader(std::string_view bytes) : bytes_(AsBytes(bytes)) {}
 
   template <typename T>
   T Get() {

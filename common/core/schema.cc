@@ -77,7 +77,7 @@ absl::StatusOr<Schema> Schema::Create(std::vector<TensorSpec> tensors) {
     for (const int64_t dimension : tensor.shape) identity.Put(dimension);
   }
   const std::string bytes = identity.Take();
-  schema.fingerprint_ = Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  schema.fingerprint_ = Checksum(AsBytes(bytes));
   schema.tensors_ = std::move(tensors);
   return schema;
 }

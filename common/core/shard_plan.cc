@@ -92,7 +92,7 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPla
   }
   cut(options.shards - 1, TensorKind::kStatistic, trainable, schema.elements());
   const std::string bytes = identity.Take();
-  plan.fingerprint_ = Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  plan.fingerprint_ = Checksum(AsBytes(bytes));
   return plan;
 }
 

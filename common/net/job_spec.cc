@@ -288,7 +288,7 @@ uint64_t JobFingerprint(const v1::JobSpec& job) {
   canonical.clear_evaluation();
   canonical.mutable_data()->clear_directory();
   const std::string bytes = SerializeDeterministic(canonical);
-  return Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  return Checksum(AsBytes(bytes));
 }
 
 std::string PrintJobSpec(const v1::JobSpec& job) {

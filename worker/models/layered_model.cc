@@ -131,7 +131,7 @@ void LayeredModel::InitialValues(uint64_t seed, float* vector) const {
     const TensorSpec& tensor = schema_.tensors()[i];
     const FirstValues& first = first_values_[i];
     const uint64_t stream = Checksum(
-        ByteSpan(reinterpret_cast<const uint8_t*>(tensor.name.data()), tensor.name.size()));
+        AsBytes(tensor.name));
     float* values = vector + schema_.offset(i);
     for (uint64_t j = 0; j < tensor.elements(); ++j) {
       const double draw = first.deviation > 0 ? first.deviation * RandomNormal(seed, stream, j) : 0;

@@ -45,7 +45,7 @@ class SyntheticModel : public Model {
     for (size_t i = 0; i < schema_.tensors().size(); ++i) {
       const std::string& name = schema_.tensors()[i].name;
       const uint64_t stream =
-          Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(name.data()), name.size()));
+          Checksum(AsBytes(name));
       float* values = vector + schema_.offset(i);
       for (uint64_t j = 0; j < schema_.tensors()[i].elements(); ++j) {
         values[j] = static_cast<float>(RandomUniform(seed, stream, j) - 0.5);
