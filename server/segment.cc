@@ -213,7 +213,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       return State(Result::kInitialised);
     }
     case EventKind::kJoin:
-      JoinSlot(event.worker, event.incarnation);
+      JoinSlot(event);
       return State(Result::kCurrent);
     case EventKind::kPush:
       return options_.synchronous ? NotePush(event) : Push(event, reply);
@@ -221,8 +221,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     case EventKind::kDiscard: {
       clock_ = std::max(clock_, event.ticket);
       if (options_.synchronous) {
-        Slot& slot = slots_[event.worker];
-        if (event.incarnation != slot.incarnation || !slot.joined) JoinSlot(event.worker, event.incarnation);
+        Slot& slot = JoinSlot(event);
         slot.sequence = event.sequence;
         slot.absent = true;
         return State(Result::kPending);
@@ -230,10 +229,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       [[fallthrough]];
     }
     case EventKind::kResend: {
-      if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
-        JoinSlot(event.worker, event.incarnation);
-      }
-      Slot& slot = slots_[event.worker];
+      Slot& slot = JoinSlot(event);
       if (options_.synchronous && (slot.has_pending || slot.absent) && event.argument == open_round_) {
         return State(Result::kPending);
       }
@@ -248,10 +244,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     case EventKind::kRead: {
       const auto mode = static_cast<ReadMode>(event.argument);
       const bool reader = mode != ReadMode::kSlot;
-      if (!reader && (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined)) {
-        JoinSlot(event.worker, event.incarnation);
-      }
-      Slot* slot = reader ? nullptr : &slots_[event.worker];
+      Slot* slot = reader ? nullptr : &JoinSlot(event);
       const CodecId codec = reader ? CodecId::kNone : ReplyCodec(event, *slot);
       WriteParameters({.worker = reader ? kNoWorker : event.worker, .eta = Eta(), .version = version_}, mode,
                       codec, slot, reply);
@@ -315,14 +308,15 @@ CodecId Segment::ReplyCodec(const Event& event, const Slot& slot) const {
   return codec->id();
 }
 
-void Segment::JoinSlot(uint32_t worker, uint64_t incarnation) {
-  Slot& slot = slots_[worker];
-  if (slot.joined && slot.incarnation == incarnation) return;
-  if (slot.joined) FreeSlot(worker);
-  if (slot.incarnation != incarnation) slot.sequence = 0;
+Segment::Slot& Segment::JoinSlot(const Event& event) {
+  Slot& slot = slots_[event.worker];
+  if (slot.joined && slot.incarnation == event.incarnation) return slot;
+  if (slot.joined) FreeSlot(event.worker);
+  if (slot.incarnation != event.incarnation) slot.sequence = 0;
   slot.joined = true;
-  slot.incarnation = incarnation;
-  rule_->Join(worker);
+  slot.incarnation = event.incarnation;
+  rule_->Join(event.worker);
+  return slot;
 }
 
 void Segment::FreeSlot(uint32_t worker) {
@@ -385,10 +379,7 @@ void Segment::MeasureGap(const UpdateContext& context, const Slot& slot, Outcome
 }
 
 Outcome Segment::Push(const Event& event, Reply* reply) {
-  if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
-    JoinSlot(event.worker, event.incarnation);
-  }
-  Slot& slot = slots_[event.worker];
+  Slot& slot = JoinSlot(event);
   clock_ = std::max(clock_, event.ticket);
   const UpdateContext context = {.worker = event.worker,
                                  .eta = Eta(),
@@ -437,10 +428,7 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
 }
 
 Outcome Segment::NotePush(const Event& event) {
-  if (event.incarnation != slots_[event.worker].incarnation || !slots_[event.worker].joined) {
-    JoinSlot(event.worker, event.incarnation);
-  }
-  Slot& slot = slots_[event.worker];
+  Slot& slot = JoinSlot(event);
   clock_ = std::max(clock_, event.ticket);
   slot.pending.clear();
   for (const ByteSpan piece : event.payload.pieces) {

@@ -140,7 +140,8 @@ class Segment {
   void WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec, Slot* slot,
                        Reply* reply);
   CodecId ReplyCodec(const Event& event, const Slot& slot) const;
-  void JoinSlot(uint32_t worker, uint64_t incarnation);
+  // The event's slot, joined by the event's incarnation where it was not already.
+  Slot& JoinSlot(const Event& event);
   void FreeSlot(uint32_t worker);
   Outcome State(Result result) const;
   // Writes one block of a reply and keeps what the worker will hold. `values` may
