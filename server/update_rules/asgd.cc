@@ -7,27 +7,11 @@
 // State: none.
 #include <algorithm>
 
-#include "kernels/cpu/isa.h"
 #include "server/update_rules/registry.h"
+#include "server/update_rules/sgd_step.h"
 
 namespace foreshard {
 namespace {
-
-FORESHARD_ISA_INLINE void StepBody(float eta, float lambda, const float* __restrict gradient,
-                                   uint64_t n, float* __restrict theta,
-                                   float* __restrict reply) {
-  for (uint64_t i = 0; i < n; ++i) {
-    float g = gradient[i];
-    if (lambda != 0) g += lambda * theta[i];
-    const float next = theta[i] - eta * g;
-    theta[i] = next;
-    if (reply != nullptr) reply[i] = next;
-  }
-}
-FORESHARD_ISA_VARIANTS(void, Step,
-                       (float eta, float lambda, const float* gradient, uint64_t n, float* theta,
-                        float* reply),
-                       (eta, lambda, gradient, n, theta, reply))
 
 class Asgd final : public UpdateRule {
  public:
@@ -39,7 +23,7 @@ class Asgd final : public UpdateRule {
     const float lambda = run.decayed ? weight_decay_ : 0;
     float* const at = theta + run.offset;
     if (loops_ == Loops::kFused) {
-      return Step(context.eta, lambda, gradient, run.elements, at, reply);
+      return SgdStep(context.eta, lambda, gradient, run.elements, at, reply);
     }
     for (uint32_t i = 0; i < run.elements; ++i) {
       const float g = lambda == 0 ? gradient[i] : gradient[i] + lambda * at[i];

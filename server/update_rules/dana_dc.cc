@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/cpu/isa.h"
+#include "server/update_rules/dana_step.h"
 #include "server/update_rules/held_values.h"
 #include "server/update_rules/momentum_sum.h"
 #include "server/update_rules/registry.h"
@@ -59,28 +60,6 @@ FORESHARD_ISA_VARIANTS(void, Adaptive,
                         const float* theta, uint64_t n, float* mean_square, float* compensated),
                        (dc, m, gradient, held, theta, n, mean_square, compensated))
 
-FORESHARD_ISA_INLINE void StepBody(float eta, float gamma, float lambda,
-                                   const float* __restrict gradient, uint64_t n,
-                                   float* __restrict v, float* __restrict sum,
-                                   float* __restrict theta, float* __restrict reply) {
-  const float ahead = eta * gamma;
-  for (uint64_t i = 0; i < n; ++i) {
-    float g = gradient[i];
-    if (lambda != 0) g += lambda * theta[i];
-    const float momentum = gamma * v[i] + g;
-    const float all = sum[i] + (momentum - v[i]);
-    const float next = theta[i] - eta * momentum;
-    v[i] = momentum;
-    sum[i] = all;
-    theta[i] = next;
-    if (reply != nullptr) reply[i] = next - ahead * all;
-  }
-}
-FORESHARD_ISA_VARIANTS(void, Step,
-                       (float eta, float gamma, float lambda, const float* gradient, uint64_t n,
-                        float* v, float* sum, float* theta, float* reply),
-                       (eta, gamma, lambda, gradient, n, v, sum, theta, reply))
-
 class DanaDc final : public UpdateRule {
  public:
   DanaDc(const RuleSettings& settings, uint64_t elements, Loops loops)
@@ -115,7 +94,7 @@ class DanaDc final : public UpdateRule {
       } else {
         Constant(dc_lambda_, gradient, x, at, run.elements, compensated);
       }
-      return Step(context.eta, momentum_, lambda, compensated, run.elements, v, sum, at, reply);
+      return DanaStep(context.eta, momentum_, lambda, compensated, run.elements, v, sum, at, reply);
     }
     for (uint32_t i = 0; i < run.elements; ++i) {
       float rate = dc_lambda_;
@@ -135,10 +114,7 @@ class DanaDc final : public UpdateRule {
 
   void Reply(const UpdateContext& context, const Run& run, const float* theta,
              float* reply) const override {
-    const float ahead = context.eta * momentum_;
-    const float* const at = theta + run.offset;
-    const float* const sum = v_.sum() + run.offset;
-    for (uint32_t i = 0; i < run.elements; ++i) reply[i] = at[i] - ahead * sum[i];
+    v_.LookAhead(context.eta * momentum_, run, theta, reply);
   }
 
   void VisitState(StateVisitor& visitor) override {

@@ -110,10 +110,7 @@ class DanaGa final : public UpdateRule {
 
   void Reply(const UpdateContext& context, const Run& run, const float* theta,
              float* reply) const override {
-    const float ahead = context.eta * momentum_;
-    const float* const at = theta + run.offset;
-    const float* const sum = v_.sum() + run.offset;
-    for (uint32_t i = 0; i < run.elements; ++i) reply[i] = at[i] - ahead * sum[i];
+    v_.LookAhead(context.eta * momentum_, run, theta, reply);
   }
 
   void VisitState(StateVisitor& visitor) override {

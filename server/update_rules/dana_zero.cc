@@ -10,34 +10,12 @@
 // State: S and the v_i, see momentum_sum.h.
 #include <cassert>
 
-#include "kernels/cpu/isa.h"
+#include "server/update_rules/dana_step.h"
 #include "server/update_rules/momentum_sum.h"
 #include "server/update_rules/registry.h"
 
 namespace foreshard {
 namespace {
-
-FORESHARD_ISA_INLINE void StepBody(float eta, float gamma, float lambda,
-                                   const float* __restrict gradient, uint64_t n,
-                                   float* __restrict v, float* __restrict sum,
-                                   float* __restrict theta, float* __restrict reply) {
-  const float ahead = eta * gamma;
-  for (uint64_t i = 0; i < n; ++i) {
-    float g = gradient[i];
-    if (lambda != 0) g += lambda * theta[i];
-    const float momentum = gamma * v[i] + g;
-    const float all = sum[i] + (momentum - v[i]);
-    const float next = theta[i] - eta * momentum;
-    v[i] = momentum;
-    sum[i] = all;
-    theta[i] = next;
-    if (reply != nullptr) reply[i] = next - ahead * all;
-  }
-}
-FORESHARD_ISA_VARIANTS(void, Step,
-                       (float eta, float gamma, float lambda, const float* gradient, uint64_t n,
-                        float* v, float* sum, float* theta, float* reply),
-                       (eta, gamma, lambda, gradient, n, v, sum, theta, reply))
 
 class DanaZero final : public UpdateRule {
  public:
@@ -59,7 +37,7 @@ class DanaZero final : public UpdateRule {
     float* const v = v_.momentum(context.worker) + run.offset;
     float* const sum = v_.sum() + run.offset;
     if (loops_ == Loops::kFused) {
-      return Step(context.eta, momentum_, lambda, gradient, run.elements, v, sum, at, reply);
+      return DanaStep(context.eta, momentum_, lambda, gradient, run.elements, v, sum, at, reply);
     }
     for (uint32_t i = 0; i < run.elements; ++i) {
       const float g = lambda == 0 ? gradient[i] : gradient[i] + lambda * at[i];
@@ -73,10 +51,7 @@ class DanaZero final : public UpdateRule {
 
   void Reply(const UpdateContext& context, const Run& run, const float* theta,
              float* reply) const override {
-    const float ahead = context.eta * momentum_;
-    const float* const at = theta + run.offset;
-    const float* const sum = v_.sum() + run.offset;
-    for (uint32_t i = 0; i < run.elements; ++i) reply[i] = at[i] - ahead * sum[i];
+    v_.LookAhead(context.eta * momentum_, run, theta, reply);
   }
 
   void VisitState(StateVisitor& visitor) override { v_.VisitState(visitor); }

@@ -42,6 +42,13 @@ void MomentumSum::Begin(uint64_t version) {
             std::min<uint64_t>(begin + slice_elements_, sum_.size()));
 }
 
+void MomentumSum::LookAhead(float ahead, const Run& run, const float* theta,
+                            float* reply) const {
+  const float* const at = theta + run.offset;
+  const float* const sum = sum_.data() + run.offset;
+  for (uint32_t i = 0; i < run.elements; ++i) reply[i] = at[i] - ahead * sum[i];
+}
+
 void MomentumSum::VisitState(StateVisitor& visitor) {
   visitor.Visit("momentum_sum", sum_);
   v_.VisitState(visitor);

@@ -33,7 +33,10 @@ class MomentumSum {
   bool joined(uint32_t worker) const { return v_.joined(worker); }
   float* momentum(uint32_t worker) { return v_[worker]; }
   float* sum() { return sum_.data(); }
-  const float* sum() const { return sum_.data(); }
+
+  // The reply of the rules with one S: theta - ahead * S on the run, ahead = eta *
+  // gamma. `theta` points at the segment, `reply` at the run.
+  void LookAhead(float ahead, const Run& run, const float* theta, float* reply) const;
 
   void VisitState(StateVisitor& visitor);
 
