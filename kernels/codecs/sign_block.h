@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+
+#include "kernels/codecs/codec.h"
 
 namespace foreshard::sign_block {
 
@@ -27,5 +30,39 @@ void Decode(const uint8_t* in, uint32_t elements, float* out);
 
 // Whether the scale is a finite number.
 bool IsFinite(const uint8_t* in);
+
+// The codec of this format with the scale of its file.
+class SignCodec final : public Codec {
+ public:
+  SignCodec(CodecId id, std::string_view name, Scale scale)
+      : id_(id), name_(name), scale_(scale) {}
+
+  CodecId id() const override { return id_; }
+  std::string_view name() const override { return name_; }
+  bool for_replies() const override { return false; }
+  uint32_t BlockBytes(uint32_t elements) const override { return Bytes(elements); }
+
+  void EncodeBlock(const float* values, float* error, uint32_t elements,
+                   uint8_t* out) const override {
+    Encode(scale_, values, error, elements, out);
+  }
+
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, float* scratch) const override {
+    Decode(in, elements, scratch);
+    return scratch;
+  }
+
+  bool BlockIsFinite(const uint8_t* in, uint32_t elements) const override { return IsFinite(in); }
+
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements,
+                            uint8_t* out) const override {
+    EncodeReference(scale_, values, error, elements, out);
+  }
+
+ private:
+  const CodecId id_;
+  const std::string_view name_;
+  const Scale scale_;
+};
 
 }  // namespace foreshard::sign_block
