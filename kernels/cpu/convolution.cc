@@ -70,21 +70,8 @@ class ConvolutionLayer : public CpuLayer {
         plan.Attributes(), plan.engine(), forward_);
     const memory src = plan.Converted(src_, pd.src_desc());
     const memory in = plan.Converted(diff, pd.diff_dst_desc());
-    const memory weight = plan.Allocate(pd.diff_weights_desc());
-    memory bias;
-    std::unordered_map<int, memory> args = {
-        {DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_WEIGHTS, weight}};
-    if (has_bias()) {
-      bias = plan.Allocate(pd.diff_bias_desc());
-      args[DNNL_ARG_DIFF_BIAS] = bias;
-    }
-    plan.Add(pd, args);
-    plan.AddGradient(weight, layer_.weight, weight_desc_);
-    plan.Release(weight);
-    if (has_bias()) {
-      plan.AddGradient(bias, layer_.bias, RunDesc(layer_.filters));
-      plan.Release(bias);
-    }
+    AddWeightGradient(plan, pd, pd.diff_weights_desc(), pd.diff_bias_desc(), src, in,
+                      {layer_.weight, weight_desc_, layer_.bias, RunDesc(layer_.filters)});
   }
 
   memory BackwardData(Plan& plan, const memory& diff) {

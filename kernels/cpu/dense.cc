@@ -62,21 +62,8 @@ class DenseLayer : public CpuLayer {
             : dnnl::inner_product_backward_weights::desc(Rows(Inputs()), weight_any,
                                                          Rows(layer_.units)),
         plan.Attributes(), plan.engine(), forward_);
-    const memory weight = plan.Allocate(pd.diff_weights_desc());
-    memory bias;
-    std::unordered_map<int, memory> args = {
-        {DNNL_ARG_SRC, src_}, {DNNL_ARG_DIFF_DST, rows}, {DNNL_ARG_DIFF_WEIGHTS, weight}};
-    if (has_bias()) {
-      bias = plan.Allocate(pd.diff_bias_desc());
-      args[DNNL_ARG_DIFF_BIAS] = bias;
-    }
-    plan.Add(pd, args);
-    plan.AddGradient(weight, layer_.weight, weight_desc_);
-    plan.Release(weight);
-    if (has_bias()) {
-      plan.AddGradient(bias, layer_.bias, RunDesc(layer_.units));
-      plan.Release(bias);
-    }
+    AddWeightGradient(plan, pd, pd.diff_weights_desc(), pd.diff_bias_desc(), src_, rows,
+                      {layer_.weight, weight_desc_, layer_.bias, RunDesc(layer_.units)});
   }
 
   memory BackwardData(Plan& plan, const memory& rows) {

@@ -25,16 +25,47 @@ dnnl::primitive_attr ReluAttributes(const Plan& plan) {
   return attributes;
 }
 
-memory AddReluBackward(Plan& plan, const memory& dst, const memory& diff) {
+void AddWeightGradient(Plan& plan, const dnnl::primitive_desc_base& pd,
+                       const memory::desc& diff_weight, const memory::desc& diff_bias,
+                       const memory& src, const memory& diff_dst, const WeightAndBias& tensors) {
+  const memory weight = plan.Allocate(diff_weight);
+  memory bias;
+  std::unordered_map<int, memory> args = {
+      {DNNL_ARG_SRC, src}, {DNNL_ARG_DIFF_DST, diff_dst}, {DNNL_ARG_DIFF_WEIGHTS, weight}};
+  const bool has_bias = tensors.bias != kNoTensor;
+  if (has_bias) {
+    bias = plan.Allocate(diff_bias);
+    args[DNNL_ARG_DIFF_BIAS] = bias;
+  }
+  plan.Add(pd, args);
+  plan.AddGradient(weight, tensors.weight, tensors.weight_desc);
+  plan.Release(weight);
+  if (has_bias) {
+    plan.AddGradient(bias, tensors.bias, tensors.bias_desc);
+    plan.Release(bias);
+  }
+}
+
+namespace {
+
+// diff where dst is above 0, else 0, from `in` to `out`, which may be one; all in the
+// layout of dst.
+void AddReluMask(Plan& plan, const memory& dst, const memory& in, const memory& out) {
   const memory::desc desc = dst.get_desc();
-  const memory in = plan.Converted(diff, desc);
   const dnnl::eltwise_forward::primitive_desc forward(
       {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
       plan.engine());
   const dnnl::eltwise_backward::primitive_desc pd(
       {dnnl::algorithm::eltwise_relu_use_dst_for_bwd, desc, desc, 0.0f, 0.0f}, plan.Attributes(),
       plan.engine(), forward);
-  plan.Add(pd, {{DNNL_ARG_DST, dst}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_SRC, in}});
+  plan.Add(pd, {{DNNL_ARG_DST, dst}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_SRC, out}});
+}
+
+}  // namespace
+
+memory AddReluBackward(Plan& plan, const memory& dst, const memory& diff) {
+  const memory in = plan.Converted(diff, dst.get_desc());
+  AddReluMask(plan, dst, in, in);
   return in;
 }
 
@@ -57,16 +88,9 @@ class ReluLayer : public CpuLayer {
   memory Backward(Plan& plan, const memory& diff_dst, bool input_gradient) override {
     if (!input_gradient) return {};
     // A result of its own, because the caller releases diff_dst.
-    const memory::desc desc = dst_.get_desc();
-    const memory in = plan.Converted(diff_dst, desc);
-    const memory diff_src = plan.Allocate(desc);
-    const dnnl::eltwise_forward::primitive_desc forward(
-        {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
-        plan.engine());
-    const dnnl::eltwise_backward::primitive_desc pd(
-        {dnnl::algorithm::eltwise_relu_use_dst_for_bwd, desc, desc, 0.0f, 0.0f}, plan.Attributes(),
-        plan.engine(), forward);
-    plan.Add(pd, {{DNNL_ARG_DST, dst_}, {DNNL_ARG_DIFF_DST, in}, {DNNL_ARG_DIFF_SRC, diff_src}});
+    const memory in = plan.Converted(diff_dst, dst_.get_desc());
+    const memory diff_src = plan.Allocate(dst_.get_desc());
+    AddReluMask(plan, dst_, in, diff_src);
     return diff_src;
   }
 

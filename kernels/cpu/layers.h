@@ -52,6 +52,20 @@ dnnl::memory::desc RunDesc(int64_t elements);
 dnnl::memory::desc AnyLayout(const dnnl::memory::desc& desc);
 // Attributes of a forward step that ends with max(0, .).
 dnnl::primitive_attr ReluAttributes(const Plan& plan);
+// A layer's weight, and its bias or kNoTensor: where they are in the flat vector, and
+// their canonical layout.
+struct WeightAndBias {
+  uint64_t weight = 0;
+  dnnl::memory::desc weight_desc;
+  uint64_t bias = kNoTensor;
+  dnnl::memory::desc bias_desc;
+};
+// Adds the step `pd`, a backward-weights primitive with results of these layouts, and
+// those that bring its results into the gradient.
+void AddWeightGradient(Plan& plan, const dnnl::primitive_desc_base& pd,
+                       const dnnl::memory::desc& diff_weight, const dnnl::memory::desc& diff_bias,
+                       const dnnl::memory& src, const dnnl::memory& diff_dst,
+                       const WeightAndBias& tensors);
 // Adds the step that zeroes `diff` where `dst` = max(0, .) is 0, in place where
 // the layouts agree; returns where the result is.
 dnnl::memory AddReluBackward(Plan& plan, const dnnl::memory& dst, const dnnl::memory& diff);

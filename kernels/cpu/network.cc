@@ -128,17 +128,25 @@ std::unique_ptr<CpuNetwork::Mode> CpuNetwork::Build(uint64_t examples, bool trai
   return mode;
 }
 
-absl::Status CpuNetwork::EnsurePlaced(Mode& mode) {
-  if (arena_ == nullptr || arena_->bytes() < mode.plan->arena_bytes()) {
-    arena_ = nullptr;  // before the larger one is made: both at once may not fit
-    auto arena = device_.Allocate(mode.plan->arena_bytes());
-    if (!arena.ok()) return arena.status();
-    arena_ = *std::move(arena);
-    ++arena_generation_;
-  }
-  if (mode.arena_generation != arena_generation_) {
-    mode.plan->Place(arena_->data());
-    mode.arena_generation = arena_generation_;
+absl::Status CpuNetwork::Place(Mode& mode, const BatchView& batch, const float* vector,
+                               const float* gradient) {
+  try {
+    if (arena_ == nullptr || arena_->bytes() < mode.plan->arena_bytes()) {
+      arena_ = nullptr;  // before the larger one is made: both at once may not fit
+      auto arena = device_.Allocate(mode.plan->arena_bytes());
+      if (!arena.ok()) return arena.status();
+      arena_ = *std::move(arena);
+      ++arena_generation_;
+    }
+    if (mode.arena_generation != arena_generation_) {
+      mode.plan->Place(arena_->data());
+      mode.arena_generation = arena_generation_;
+    }
+    mode.plan->SetBase(Plan::Base::kInput, batch.inputs);
+    mode.plan->SetBase(Plan::Base::kVector, vector);
+    if (gradient != nullptr) mode.plan->SetBase(Plan::Base::kGradient, gradient);
+  } catch (const dnnl::error& error) {
+    return FromDnnl(error, "placing a step");
   }
   return absl::OkStatus();
 }
@@ -168,14 +176,7 @@ absl::StatusOr<LossSum> CpuNetwork::Train(const BatchView& batch, const float* v
   if (!found.ok()) return found.status();
   Mode& mode = **found;
   const ThreadScope threads(threads_);
-  try {
-    if (auto s = EnsurePlaced(mode); !s.ok()) return s;
-    mode.plan->SetBase(Plan::Base::kInput, batch.inputs);
-    mode.plan->SetBase(Plan::Base::kVector, vector);
-    mode.plan->SetBase(Plan::Base::kGradient, output.gradient);
-  } catch (const dnnl::error& error) {
-    return FromDnnl(error, "placing a step");
-  }
+  if (auto s = Place(mode, batch, vector, output.gradient); !s.ok()) return s;
   if (auto s = mode.plan->Run(0, mode.forward_end, stream_, output.accumulate, gate); !s.ok()) {
     return s;
   }
@@ -198,13 +199,7 @@ absl::Status CpuNetwork::Statistics(const BatchView& batch, const float* vector,
   if (!found.ok()) return found.status();
   Mode& mode = **found;
   const ThreadScope threads(threads_);
-  try {
-    if (auto s = EnsurePlaced(mode); !s.ok()) return s;
-    mode.plan->SetBase(Plan::Base::kInput, batch.inputs);
-    mode.plan->SetBase(Plan::Base::kVector, vector);
-  } catch (const dnnl::error& error) {
-    return FromDnnl(error, "placing a step");
-  }
+  if (auto s = Place(mode, batch, vector, nullptr); !s.ok()) return s;
   const size_t end = mode.plan->statistics_end();
   if (auto s = mode.plan->Run(0, end, stream_, false, Open); !s.ok()) return s;
   WriteStatistics(mode, 1, false, statistics);
@@ -217,13 +212,7 @@ absl::StatusOr<LossSum> CpuNetwork::Evaluate(const BatchView& batch, const float
   if (!found.ok()) return found.status();
   Mode& mode = **found;
   const ThreadScope threads(threads_);
-  try {
-    if (auto s = EnsurePlaced(mode); !s.ok()) return s;
-    mode.plan->SetBase(Plan::Base::kInput, batch.inputs);
-    mode.plan->SetBase(Plan::Base::kVector, vector);
-  } catch (const dnnl::error& error) {
-    return FromDnnl(error, "placing a step");
-  }
+  if (auto s = Place(mode, batch, vector, nullptr); !s.ok()) return s;
   if (auto s = mode.plan->Run(0, mode.plan->steps(), stream_, false, Open); !s.ok()) return s;
   return SoftmaxCrossEntropy(static_cast<const float*>(mode.logits.get_data_handle()),
                              batch.labels, batch.examples, shapes_.back().channels, 0, nullptr);

@@ -55,7 +55,10 @@ class CpuNetwork : public Network {
   absl::Status CheckBatch(const BatchView& batch, bool labels) const;
   absl::StatusOr<Mode*> FindMode(uint64_t examples, bool training);
   std::unique_ptr<Mode> Build(uint64_t examples, bool training);
-  absl::Status EnsurePlaced(Mode& mode);
+  // Puts the mode's memory into the arena, which grows where it must, and binds what
+  // the caller brings; `gradient` null: this run writes none.
+  absl::Status Place(Mode& mode, const BatchView& batch, const float* vector,
+                     const float* gradient);
   void WriteStatistics(const Mode& mode, float weight, bool accumulate, float* statistics) const;
 
   Device& device_;
