@@ -74,16 +74,8 @@ void AdminService::FillSegments(v1::StatusReply* reply) const {
 }
 
 void AdminService::FillWorkers(v1::StatusReply* reply) const {
-  const int64_t now = MonotonicNanoseconds();
   for (const Membership::Member& member : context_.members.Members()) {
-    v1::WorkerStatus& status = *reply->add_workers();
-    status.set_worker(member.worker);
-    status.set_name(member.name);
-    status.set_state(ToString(member.state));
-    status.set_incarnation(member.incarnation);
-    status.set_device(member.device);
-    status.set_seconds_since_seen(std::max(0.0, SecondsBetween(member.last_seen, now)));
-    context_.figures.FillWorker(member.worker, &status);
+    *reply->add_workers() = context_.Describe(member);
   }
 }
 

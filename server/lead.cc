@@ -125,23 +125,16 @@ uint64_t Lead::ExamplesOf(uint64_t ticket) const {
 }
 
 v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
-  v1::WorkerStatus status;
-  for (const Membership::Member& member : context_.members.Members()) {
-    if (member.worker != slot) continue;
-    status.set_worker(slot);
-    status.set_name(member.name);
-    status.set_device(member.device);
-    status.set_incarnation(member.incarnation);
-    // One that was still training when its slot was asked for is fenced.
-    status.set_state(member.state == Membership::State::kTraining ? "fenced"
-                                                                  : ToString(member.state));
-    status.set_seconds_since_seen(
-        std::max(0.0, SecondsBetween(member.last_seen, MonotonicNanoseconds())));
-  }
-  context_.figures.FillWorker(slot, &status);
-  *status.mutable_figures() = figures_[slot];
-  status.set_examples(examples_[slot]);
+  v1::WorkerStatus status = context_.Describe(context_.members.MemberAt(slot));
+  // One that was still training when its slot was asked for is fenced.
+  if (status.state() == ToString(Membership::State::kTraining)) status.set_state("fenced");
+  FillReported(&status);
   return status;
+}
+
+void Lead::FillReported(v1::WorkerStatus* status) const {
+  *status->mutable_figures() = figures_[status->worker()];
+  status->set_examples(examples_[status->worker()]);
 }
 
 void Lead::NoteProgress() {
@@ -306,8 +299,7 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
   reply->set_finished(stopped_ || (dealer_ != nullptr && dealer_->finished()));
   reply->set_finish_reason(reason_);
   for (v1::WorkerStatus& worker : *reply->mutable_workers()) {
-    *worker.mutable_figures() = figures_[worker.worker()];
-    worker.set_examples(examples_[worker.worker()]);
+    FillReported(&worker);
   }
   reply->mutable_past_workers()->Assign(past_workers_.begin(), past_workers_.end());
 }

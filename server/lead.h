@@ -51,6 +51,8 @@ class Lead {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t ExamplesOf(uint64_t ticket) const;
+  // Adds what the worker reported, and the examples of what it completed.
+  void FillReported(v1::WorkerStatus* status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is known of the start that has the slot now.
   v1::WorkerStatus PastWorker(uint32_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

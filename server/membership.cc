@@ -108,12 +108,21 @@ std::vector<Membership::Member> Membership::Members() const {
   std::vector<Member> members;
   absl::MutexLock lock(&mutex_);
   for (uint32_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = *slots_[i];
-    if (slot.state.load() == State::kFree) continue;
-    members.push_back({i, slot.state.load(), slot.incarnation.load(), slot.name, slot.device,
-                       slot.last_seen.load()});
+    if (slots_[i]->state.load() == State::kFree) continue;
+    members.push_back(Locked(i));
   }
   return members;
+}
+
+Membership::Member Membership::MemberAt(uint32_t worker) const {
+  absl::MutexLock lock(&mutex_);
+  return Locked(worker);
+}
+
+Membership::Member Membership::Locked(uint32_t worker) const {
+  const Slot& slot = *slots_[worker];
+  return {worker, slot.state.load(), slot.incarnation.load(), slot.name, slot.device,
+          slot.last_seen.load()};
 }
 
 uint32_t Membership::Count(State state) const {

@@ -63,6 +63,8 @@ class Membership {
   uint64_t incarnation(uint32_t worker) const { return slots_[worker]->incarnation.load(); }
   // All slots that were ever taken.
   std::vector<Member> Members() const;
+  // One slot, below slots().
+  Member MemberAt(uint32_t worker) const;
   uint32_t Count(State state) const;
 
  private:
@@ -73,6 +75,7 @@ class Membership {
     std::string name;    // guarded by mutex_
     std::string device;  // guarded by mutex_
   };
+  Member Locked(uint32_t worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckKnown(uint32_t worker, uint64_t incarnation) const;
 
   const int64_t lease_nanoseconds_;

@@ -1,5 +1,6 @@
 #include "server/server_context.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "server/monotonic_time.h"
@@ -26,5 +27,18 @@ ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, 
       figures(job.name(), job.update().rule(), shard_index, job.training().max_workers()),
       buffers(job.servers().inflight_bytes()),
       threads(apply_thread_count) {}
+
+v1::WorkerStatus ServerContext::Describe(const Membership::Member& member) const {
+  v1::WorkerStatus status;
+  status.set_worker(member.worker);
+  status.set_name(member.name);
+  status.set_state(ToString(member.state));
+  status.set_incarnation(member.incarnation);
+  status.set_device(member.device);
+  status.set_seconds_since_seen(
+      std::max(0.0, SecondsBetween(member.last_seen, MonotonicNanoseconds())));
+  figures.FillWorker(member.worker, &status);
+  return status;
+}
 
 }  // namespace foreshard

@@ -17,6 +17,9 @@ struct ServerContext {
   ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
                 uint32_t apply_thread_count);
 
+  // What this server knows of a worker; the lead adds what it was told.
+  v1::WorkerStatus Describe(const Membership::Member& member) const;
+
   const v1::JobSpec job;
   // Microseconds since 1970 at start: rises from one start to the next.
   const uint64_t incarnation;

@@ -99,4 +99,17 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   return options;
 }
 
+v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::string& worker_name,
+                                     const std::string& device) {
+  v1::RegisterRequest request;
+  *request.mutable_contract() = hello.contract();
+  request.set_job_name(hello.job_name());
+  request.set_job_text(hello.job_text());
+  *request.mutable_model() = hello.model();
+  request.set_train_examples(hello.train_examples());
+  request.set_worker_name(worker_name);
+  request.set_device(device);
+  return request;
+}
+
 }  // namespace foreshard

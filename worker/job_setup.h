@@ -1,7 +1,7 @@
 // From a JobSpec to the data and the model of a worker or evaluator.
 //
-//   auto data = LoadData(job).value();
-//   auto model = MakeJobModel(job, *data.train, *device).value();
+//   auto train = LoadTrainingData(job).value();
+//   auto model = MakeJobModel(job, *train, *device).value();
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "foreshard/v1/exchange.pb.h"
 #include "foreshard/v1/job.pb.h"
 #include "kernels/device.h"
 #include "worker/data/dataset.h"
@@ -34,5 +35,10 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
                                                          const Schema& schema,
                                                          uint64_t train_examples,
                                                          const std::vector<std::string>& servers);
+
+// What the lead is told of a worker, from what every server will be told. All but
+// wanted_slot.
+v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::string& worker_name,
+                                     const std::string& device);
 
 }  // namespace foreshard

@@ -187,15 +187,9 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   lead_options.address = setup.servers[0];
   lead_options.connect_seconds = setup.client.connect_seconds;
   lead_options.stop = signals.stop();
-  v1::RegisterRequest& registration = lead_options.registration;
-  *registration.mutable_contract() = setup.client.hello.contract();
-  registration.set_job_name(setup.job.name());
-  registration.set_job_text(setup.client.hello.job_text());
-  *registration.mutable_model() = setup.client.hello.model();
-  registration.set_train_examples(setup.train->examples());
-  registration.set_worker_name(flags.name);
-  registration.set_device(std::string(setup.device->name()));
-  if (flags.slot.has_value()) registration.set_wanted_slot(*flags.slot);
+  lead_options.registration =
+      MakeRegistration(setup.client.hello, flags.name, std::string(setup.device->name()));
+  if (flags.slot.has_value()) lead_options.registration.set_wanted_slot(*flags.slot);
   auto lead = LeadClient::Register(lead_options);
   if (!lead.ok()) return lead.status();
   SetLogRole(absl::StrCat("worker ", (*lead)->worker()));

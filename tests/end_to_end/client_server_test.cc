@@ -184,10 +184,7 @@ TEST(ClientServer, TicketsOfALostReplyComeAgain) {
     const auto options = MakeClientOptions(job, worker.model().schema(), worker.data().examples(),
                                            servers.addresses());
     ASSERT_TRUE(options.ok());
-    *registration.mutable_contract() = options->hello.contract();
-    *registration.mutable_model() = options->hello.model();
-    registration.set_job_name(job.name());
-    registration.set_train_examples(worker.data().examples());
+    registration = MakeRegistration(options->hello, "", "");
   }
   grpc::ClientContext registering;
   v1::RegisterReply slot;

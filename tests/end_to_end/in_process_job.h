@@ -72,12 +72,7 @@ class InProcessWorker {
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
                               .stop = &stop_};
-    *lead.registration.mutable_contract() = options->hello.contract();
-    lead.registration.set_job_name(job_.name());
-    *lead.registration.mutable_model() = options->hello.model();
-    lead.registration.set_train_examples(data_->examples());
-    lead.registration.set_worker_name("in-process");
-    lead.registration.set_device("cpu");
+    lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
     if (wanted_slot.has_value()) lead.registration.set_wanted_slot(*wanted_slot);
     auto registered = LeadClient::Register(lead);
     if (!registered.ok()) return registered.status();
