@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
+#include "server/job_machines.h"
 #include "server/monotonic_time.h"
 
 namespace foreshard {
@@ -14,7 +15,6 @@ namespace {
 constexpr float kRetrySeconds = 0.1f;
 // Of one evaluation an epoch this is never reached; beyond, the oldest go.
 constexpr size_t kMaxEvaluations = 20'000;
-constexpr uint32_t kMaxOutstanding = 8;
 // Starts of workers whose slot was taken again; beyond, the oldest are forgotten.
 constexpr size_t kMaxPastWorkers = 10'000;
 
@@ -37,12 +37,8 @@ Deal Lead::Perform(const DealerEvent& event) {
 
 absl::Status Lead::MakeDealer() {
   if (dealer_ != nullptr) return absl::OkStatus();
-  DealerOptions options;
-  options.batches_per_epoch = context_.shard.agreement()->batches_per_epoch;
-  options.epochs = context_.job.training().epochs();
-  options.synchronous_workers =
-      context_.shard.synchronous() ? context_.job.training().workers() : 0;
-  options.max_outstanding = kMaxOutstanding;
+  const DealerOptions options =
+      MakeDealerOptions(context_.job, context_.shard.agreement()->batches_per_epoch);
   if (absl::Status status = Dealer::Check(options); !status.ok()) {
     return absl::FailedPreconditionError(status.message());
   }
@@ -185,8 +181,7 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   }
   if (!dealer_->finished() && request.count() > deal.tickets.size()) {
     const uint64_t more = request.count() - deal.tickets.size();
-    const Deal fresh = Perform({DealerEvent::Kind::kFetch, worker,
-                                std::min<uint64_t>(more, kMaxOutstanding)});
+    const Deal fresh = Perform({DealerEvent::Kind::kFetch, worker, more});
     deal.tickets.insert(deal.tickets.end(), fresh.tickets.begin(), fresh.tickets.end());
   }
   reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());

@@ -11,6 +11,7 @@
 #include "common/net/job_spec.h"
 #include "glog/logging.h"
 #include "server/available_memory.h"
+#include "server/job_machines.h"
 #include "server/monotonic_time.h"
 
 namespace foreshard {
@@ -117,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
 
   std::vector<SegmentOptions> options;
   for (const uint32_t id : made->plan.SegmentsOfShard(shard_)) {
-    options.push_back(MakeSegmentOptions(made->plan.segments()[id], made->batches_per_epoch));
+    options.push_back(MakeSegmentOptions(job_, made->plan.segments()[id], made->batches_per_epoch));
     made->memory_bytes += Segment::MemoryBytes(options.back());
   }
   const uint64_t available = AvailableMemoryBytes();
@@ -160,37 +161,6 @@ absl::Status Shard::CheckMemory(const Schema& schema) const {
       "a model of %d elements takes at least %.0f MiB on shard %d, and %.0f MiB are available; use "
       "more servers.shards",
       schema.elements(), Mebibytes(least), shard_, Mebibytes(available)));
-}
-
-SegmentOptions Shard::MakeSegmentOptions(const SegmentPlan& plan,
-                                         uint64_t batches_per_epoch) const {
-  const RuleTraits& traits = *FindRule(job_.update().rule());
-  SegmentOptions options;
-  options.plan = plan;
-  options.rule.rule = job_.update().rule();
-  options.rule.momentum = job_.update().momentum();
-  options.rule.weight_decay = traits.worker_half ? 0 : job_.update().weight_decay();
-  const v1::UpdateSpec& update = job_.update();
-  if (traits.delay_compensation != Setting::kUnused) {
-    options.rule.dc_adaptive = update.dc_adaptive();
-    options.rule.dc_lambda = update.dc_lambda();
-    if (update.dc_adaptive()) options.rule.dc_decay = update.dc_decay();
-  }
-  if (traits.moments != Setting::kUnused) {
-    options.rule.beta1 = update.beta1();
-    options.rule.beta2 = update.beta2();
-    options.rule.epsilon = update.epsilon();
-  }
-  options.rule.measured_lag = update.lag() == "measured";
-  options.rule.statistics_weight = job_.training().statistics_weight();
-  options.rule.max_workers = job_.training().max_workers();
-  options.schedule = MakeSchedule(job_, batches_per_epoch);
-  // Statistics are averaged as they come: they are pushed every so many steps only,
-  // and no gradient depends on them.
-  options.synchronous = traits.synchronous && plan.kind == TensorKind::kTrainable;
-  options.members = options.synchronous ? job_.training().workers() : 0;
-  options.keep_all_held = traits.needs_held;
-  return options;
 }
 
 absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {

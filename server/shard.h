@@ -123,7 +123,6 @@ class Shard {
                                                            const v1::ModelSchema& model,
                                                            uint64_t train_examples) const;
   absl::Status CheckMemory(const Schema& schema) const;
-  SegmentOptions MakeSegmentOptions(const SegmentPlan& plan, uint64_t batches_per_epoch) const;
 
   const v1::JobSpec& job_;
   const uint32_t shard_;

@@ -18,6 +18,17 @@ namespace {
 constexpr size_t kRatioStride = 16;
 constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
 
+// A reader pushes nothing: it keeps neither momentum nor error.
+PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
+  const bool reader = options.hello.reader();
+  return {.rule = reader ? "" : options.rule,
+          .half = options.half,
+          .codec = reader ? FindCodec(CodecId::kNone) : FindCodec(options.push_codec),
+          .schedule = options.schedule,
+          .trainable_elements = options.schema.trainable_elements(),
+          .segments = options.plan.segments().size()};
+}
+
 absl::Status Damaged(uint32_t segment, const absl::Status& what) {
   return absl::DataLossError(
       absl::StrCat("segment ", segment, ": the reply is damaged: ", what.message()));
@@ -32,16 +43,12 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       server_incarnations_(std::move(server_incarnations)),
       restarted_(std::move(restarted)),
       plain_(FindCodec(CodecId::kNone)),
-      codec_(FindCodec(options.push_codec)),
       reply_codec_(FindCodec(options.reply_codec)),
       parameters_(options.schema.elements()),
+      encoder_(MakeEncoderOptions(options)),
       scratch_(kMaxBlockElements + 16),
       straddle_(kMaxBlockElements * sizeof(float)),
       queued_(options.servers.size()) {
-  if (!options.hello.reader()) {
-    half_ = MakeWorkerHalf(options.rule, options.half, options.schema.trainable_elements());
-    if (codec_ != plain_) error_.resize(options.schema.trainable_elements());
-  }
   for (const SegmentPlan& plan : options.plan.segments()) segments_.push_back({.plan = &plan});
   ready_.assign(segments_.size(), 1);
 }
@@ -144,16 +151,11 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
     return aliases_.Alias(operation_.statistics + place, plain_bytes);
   }
   float* gradient = operation_.gradient + plan.begin;
-  if (half_ != nullptr) {
-    const float eta = options_.schedule.At(std::max(operation_.ticket, segment.clock));
-    half_->Transform(plan.blocks, plan.begin, eta,
-                     segment.previous_eta == 0 ? eta : segment.previous_eta,
-                     parameters_.data() + plan.begin, gradient);
-    segment.previous_eta = eta;
-  }
-  if (codec_ == plain_) return aliases_.Alias(gradient, plain_bytes);
-  const BufferPool::Buffer buffer = pool_.Take(EncodedBytes(*codec_, plan.blocks));
-  EncodeSegment(*codec_, plan.blocks, gradient, error_.data() + plan.begin, buffer.data);
+  encoder_.Transform(plan, operation_.ticket, segment.clock, parameters_.data() + plan.begin,
+                     gradient);
+  if (encoder_.plain()) return aliases_.Alias(gradient, plain_bytes);
+  const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
+  encoder_.Encode(plan, gradient, buffer.data);
   return pool_.Share(buffer);
 }
 
@@ -337,9 +339,8 @@ double SegmentExchange::TakeWaitSeconds() {
 
 double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
   absl::MutexLock lock(&mutex_);
-  const float* momentum =
-      half_ != nullptr && !half_->momentum().empty() ? half_->momentum().data() : gradient;
-  if (error_.empty()) return 0;
+  const float* momentum = encoder_.momentum().empty() ? gradient : encoder_.momentum().data();
+  if (encoder_.error().empty()) return 0;
   double error = 0, size = 0;
   size_t index = 0;
   for (const SegmentState& segment : segments_) {
@@ -347,7 +348,7 @@ double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
     for (const Block& block : segment.plan->blocks) {
       if (index++ % kRatioStride != 0) continue;
       const uint64_t at = segment.plan->begin + block.offset;
-      error += kernels::SumOfSquares(error_.data() + at, block.elements);
+      error += kernels::SumOfSquares(encoder_.error().data() + at, block.elements);
       size += kernels::SumOfSquares(momentum + at, block.elements);
     }
   }

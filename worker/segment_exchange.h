@@ -1,8 +1,8 @@
 // What the parameter client says to the servers about each segment: makes the
 // messages of an operation (read, push, skip, initialise), in the order in which
 // the next forward pass needs the replies, and reads those into the vector.
-// Owns the per-segment protocol state: sequence numbers, held versions, clocks,
-// the error of compression. Internal to worker/parameter_client.h.
+// Owns the per-segment protocol state: sequence numbers, held versions, clocks.
+// Internal to worker/parameter_client.h.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,10 @@
 #include "absl/time/time.h"
 #include "common/core/bytes.h"
 #include "kernels/codecs/codec.h"
-#include "kernels/worker_half.h"
 #include "worker/buffer_pool.h"
 #include "worker/exchange_calls.h"
 #include "worker/parameter_client.h"
+#include "worker/push_encoder.h"
 
 namespace foreshard {
 
@@ -58,7 +58,7 @@ class SegmentExchange : public ExchangeHandler {
 
   float* parameters() { return parameters_.data(); }
   double ErrorFeedbackRatio(const float* gradient) const;
-  absl::Span<const float> error() const { return error_; }
+  absl::Span<const float> error() const { return encoder_.error(); }
   Traffic traffic() const;
 
   // ExchangeHandler.
@@ -73,14 +73,13 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t sequence = 0;      // of the last PUSH or SKIP
     uint64_t held_version = 0;  // of the last parameters read
     uint64_t clock = 0;         // highest ticket the server has said
-    float previous_eta = 0;     // of the last push; 0: none yet
   };
 
   bool IsTrainable(const SegmentState& segment) const {
     return segment.plan->kind == TensorKind::kTrainable;
   }
   const Codec& PushCodec(const SegmentState& segment) const {
-    return IsTrainable(segment) ? *codec_ : *plain_;
+    return IsTrainable(segment) ? encoder_.codec() : *plain_;
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -96,11 +95,9 @@ class SegmentExchange : public ExchangeHandler {
   const std::vector<uint64_t> server_incarnations_;
   const std::function<absl::Status(uint32_t)> restarted_;
   const Codec* const plain_;
-  const Codec* const codec_;
   const Codec* const reply_codec_;
   std::vector<float> parameters_;
-  std::vector<float> error_;  // by position in the flat trainable vector
-  std::unique_ptr<WorkerHalf> half_;
+  PushEncoder encoder_;
   std::vector<float> scratch_;
   std::vector<uint8_t> straddle_;
   BufferPool pool_;

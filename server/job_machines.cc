@@ -1,0 +1,49 @@
+#include "server/job_machines.h"
+
+#include "common/core/catalogue.h"
+#include "common/net/job_parts.h"
+
+namespace foreshard {
+namespace {
+
+constexpr uint32_t kMaxOutstanding = 8;
+
+}  // namespace
+
+SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& plan,
+                                  uint64_t batches_per_epoch) {
+  const v1::UpdateSpec& update = job.update();
+  const RuleTraits& traits = *FindRule(update.rule());
+  SegmentOptions options;
+  options.plan = plan;
+  options.rule.rule = update.rule();
+  options.rule.momentum = update.momentum();
+  options.rule.weight_decay = traits.worker_half ? 0 : update.weight_decay();
+  if (traits.delay_compensation != Setting::kUnused) {
+    options.rule.dc_adaptive = update.dc_adaptive();
+    options.rule.dc_lambda = update.dc_lambda();
+    if (update.dc_adaptive()) options.rule.dc_decay = update.dc_decay();
+  }
+  if (traits.moments != Setting::kUnused) {
+    options.rule.beta1 = update.beta1();
+    options.rule.beta2 = update.beta2();
+    options.rule.epsilon = update.epsilon();
+  }
+  options.rule.measured_lag = update.lag() == "measured";
+  options.rule.statistics_weight = job.training().statistics_weight();
+  options.rule.max_workers = job.training().max_workers();
+  options.schedule = MakeSchedule(job, batches_per_epoch);
+  options.synchronous = IsSynchronous(job) && plan.kind == TensorKind::kTrainable;
+  options.members = options.synchronous ? job.training().workers() : 0;
+  options.keep_all_held = traits.needs_held;
+  return options;
+}
+
+DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch) {
+  return {.batches_per_epoch = batches_per_epoch,
+          .epochs = job.training().epochs(),
+          .synchronous_workers = IsSynchronous(job) ? job.training().workers() : 0,
+          .max_outstanding = kMaxOutstanding};
+}
+
+}  // namespace foreshard

@@ -1,0 +1,21 @@
+// From a JobSpec (loaded) to the options of its state machines, so that daemon,
+// simulator and replay make the same ones.
+#pragma once
+
+#include <cstdint>
+
+#include "common/core/shard_plan.h"
+#include "foreshard/v1/job.pb.h"
+#include "server/dealer.h"
+#include "server/segment.h"
+
+namespace foreshard {
+
+// Statistics segments never have rounds: they are averaged as they come, pushed every
+// so many steps only, and no gradient depends on them.
+SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& plan,
+                                  uint64_t batches_per_epoch);
+
+DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch);
+
+}  // namespace foreshard

@@ -1,0 +1,63 @@
+// What a worker does to the gradient of a segment before it leaves: the rule's worker
+// half, then the codec with error feedback. Keeps the momentum and the error of
+// compression; knows no network, so that the simulator's workers are the same.
+//
+//   PushEncoder encoder(options);
+//   encoder.Transform(plan, ticket, clock, parameters, gradient);
+//   encoder.Encode(plan, gradient, payload);      // EncodedBytes(plan) long
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/core/schedule.h"
+#include "common/core/shard_plan.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/worker_half.h"
+
+namespace foreshard {
+
+struct PushEncoderOptions {
+  std::string rule;
+  WorkerHalfSettings half;
+  const Codec* codec = nullptr;  // of trainable segments
+  Schedule schedule;             // the rate at which the server will apply a push
+  uint64_t trainable_elements = 0;
+  size_t segments = 0;
+};
+
+// Thread-compatible. Only trainable segments are given to it.
+class PushEncoder {
+ public:
+  explicit PushEncoder(const PushEncoderOptions& options);
+
+  // The worker half in place; nothing where the rule has none. `clock` is the highest
+  // ticket that the server has said of the segment; `parameters` and `gradient` are
+  // the segment's own.
+  void Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t clock,
+                 const float* parameters, float* gradient);
+
+  // True where the payload is the gradient as it lies in memory, so that Encode is
+  // not needed.
+  bool plain() const { return options_.codec->id() == CodecId::kNone; }
+  uint64_t EncodedBytes(const SegmentPlan& plan) const;
+  // What is encoded is committed: the error keeps what it lost.
+  void Encode(const SegmentPlan& plan, const float* gradient, uint8_t* payload);
+
+  const Codec& codec() const { return *options_.codec; }
+  // By position in the flat trainable vector; empty where nothing is lost.
+  absl::Span<const float> error() const { return error_; }
+  // The half's momentum; empty where the rule has none.
+  absl::Span<const float> momentum() const;
+
+ private:
+  const PushEncoderOptions options_;
+  std::unique_ptr<WorkerHalf> half_;
+  std::vector<float> error_;
+  std::vector<float> previous_eta_;  // by segment, of the last push; 0: none yet
+};
+
+}  // namespace foreshard
