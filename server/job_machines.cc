@@ -38,6 +38,9 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   options.synchronous = IsSynchronous(job) && plan.kind == TensorKind::kTrainable;
   options.members = options.synchronous ? job.training().workers() : 0;
   options.keep_all_held = traits.needs_held;
+  if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
+    options.delay_threshold = update.delay_threshold();
+  }
   return options;
 }
 
