@@ -31,9 +31,23 @@ struct WorkerFigure {
   double loss = 0;  // exponential average of the batch loss
   double examples_per_second = 0;
   double error_feedback_ratio = 0;
+  // Over whole pushes, of late.
+  double push_staleness = 0, push_gap = 0, push_surprise = 0;
   uint64_t pushes = 0;  // segment pushes, over all servers
   double staleness_mean = 0;
   uint64_t staleness_max = 0;
+};
+
+// A segment, as its server measured the pushes to it.
+struct SegmentFigure {
+  uint32_t id = 0;
+  uint32_t shard = 0;
+  uint64_t elements = 0;
+  bool statistic = false;
+  uint64_t pushes = 0, pushes_stale = 0;
+  double staleness_mean = 0;
+  uint64_t staleness_max = 0;
+  double gap_mean = 0, surprise_mean = 0;
 };
 
 struct EvaluationFigure {
@@ -88,6 +102,7 @@ struct RunFigures {
   std::vector<WorkerFigure> workers;       // that hold a slot now or held it last, by slot
   std::vector<WorkerFigure> past_workers;  // earlier starts, in the order the lead gives
   std::vector<EvaluationFigure> evaluations;
+  std::vector<SegmentFigure> segments;  // by shard, then in order
 
   double progress() const;         // 0..1
   double epoch_position() const;   // 0..epochs, fractional
