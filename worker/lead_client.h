@@ -3,8 +3,8 @@
 //
 //   auto lead = LeadClient::Register(options).value();
 //   while (auto ticket = lead->NextTicket().value()) {
-//     ...;                       // train on the batch of *ticket
-//     lead->Completed(*ticket);  // once every segment has acknowledged it
+//     ...;                              // train on the batch of ticket->number
+//     lead->Completed(ticket->number);  // once every segment has acknowledged it
 //   }
 //   lead->Leave("finished");
 //
@@ -38,6 +38,15 @@ struct LeadClientOptions {
   const std::atomic<bool>* stop = nullptr;  // ends waits with CANCELLED; null: never
 };
 
+// A dealt batch.
+struct Ticket {
+  uint64_t number = 0;
+  // The lead held it back at first (a bound on dealing, or nothing was left to deal),
+  // and it came when all earlier ones were completed: parameters that the worker has
+  // may be older than it.
+  bool waited = false;
+};
+
 // Thread-safe. Errors as those of ParameterClient; RESOURCE_EXHAUSTED from
 // Register when all slots stay taken.
 class LeadClient {
@@ -51,7 +60,7 @@ class LeadClient {
   double lease_seconds() const { return registration_.lease_seconds(); }
 
   // The next dealt batch; nullopt when the job is over.
-  absl::StatusOr<std::optional<uint64_t>> NextTicket();
+  absl::StatusOr<std::optional<Ticket>> NextTicket();
   // Every segment has acknowledged (or skipped) this ticket.
   void Completed(uint64_t ticket);
   // Kept, and sent about once a second.
@@ -88,7 +97,9 @@ class LeadClient {
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer
+  bool front_waited_ ABSL_GUARDED_BY(mutex_) = false;  // hand_'s first, as Ticket says
+  bool loop_waits_ ABSL_GUARDED_BY(mutex_) = false;    // in NextTicket
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   std::string finish_reason_ ABSL_GUARDED_BY(mutex_);

@@ -56,7 +56,7 @@ class InProcessServers {
   std::vector<std::string> addresses_;
 };
 
-// One worker of the job, up to its first parameters.
+// One worker of the job, up to its first ticket.
 class InProcessWorker {
  public:
   InProcessWorker(const v1::JobSpec& job, const std::vector<std::string>& servers)
@@ -100,7 +100,6 @@ class InProcessWorker {
     std::vector<float> values(model_->schema().elements());
     model_->InitialValues(job_.seed(), values.data());
     if (const absl::Status s = client_->Initialise(values); !s.ok()) return s;
-    if (const absl::Status s = client_->Pull(Parameters::kAsSent); !s.ok()) return s;
     computer_ =
         std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), data_.get());
     return absl::OkStatus();
