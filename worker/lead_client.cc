@@ -173,8 +173,8 @@ void LeadClient::Fetch() {
   if (status.ok()) {
     completed_.erase(completed_.begin(), completed_.begin() + static_cast<int64_t>(reported));
     first_completed_ = absl::Now();
-    if (told_to_wait_ && !reply.tickets().empty() && hand_.empty() && taken_.empty()) {
-      front_waited_ = true;
+    if (!reply.tickets().empty() && hand_.empty() && taken_.empty()) {
+      front_waited_ = told_to_wait_ || options_.staleness_bound;
     }
     hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;

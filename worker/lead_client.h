@@ -35,15 +35,18 @@ struct LeadClientOptions {
   std::string address;  // of server 0
   v1::RegisterRequest registration;
   double connect_seconds = 60;
+  // The job bounds staleness (training.staleness_bound): every ticket that comes to
+  // empty hands counts as waited for, so that parameters are those of its release.
+  bool staleness_bound = false;
   const std::atomic<bool>* stop = nullptr;  // ends waits with CANCELLED; null: never
 };
 
 // A dealt batch.
 struct Ticket {
   uint64_t number = 0;
-  // The lead held it back at first (a bound on dealing, or nothing was left to deal),
-  // and it came when all earlier ones were completed: parameters that the worker has
-  // may be older than it.
+  // It came when all earlier ones were completed, after the lead had held it back (a
+  // bound on dealing, or nothing was left to deal): the parameters that the worker has
+  // may be older than the ticket.
   bool waited = false;
 };
 

@@ -192,6 +192,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   LeadClientOptions lead_options;
   lead_options.address = setup.servers[0];
   lead_options.connect_seconds = setup.client.connect_seconds;
+  lead_options.staleness_bound = setup.job.training().has_staleness_bound();
   lead_options.stop = signals.stop();
   lead_options.registration =
       MakeRegistration(setup.client.hello, flags.name, std::string(setup.device->name()));

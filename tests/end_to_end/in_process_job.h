@@ -39,9 +39,9 @@ inline v1::JobSpec SyntheticJob(const std::vector<std::string>& overrides) {
 
 class InProcessServers {
  public:
-  explicit InProcessServers(const v1::JobSpec& job) {
+  explicit InProcessServers(const v1::JobSpec& job, EventSink* events = nullptr) {
     for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
-      auto server = ShardServer::Start({.job = job, .shard = shard});
+      auto server = ShardServer::Start({.job = job, .shard = shard, .events = events});
       EXPECT_TRUE(server.ok()) << server.status();
       addresses_.push_back((*server)->address());
       servers_.push_back(*std::move(server));
@@ -71,6 +71,7 @@ class InProcessWorker {
     if (!options.ok()) return options.status();
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
+                              .staleness_bound = job_.training().has_staleness_bound(),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
     if (wanted_slot.has_value()) lead.registration.set_wanted_slot(*wanted_slot);
@@ -105,8 +106,9 @@ class InProcessWorker {
     return absl::OkStatus();
   }
 
-  absl::Status Train() {
+  absl::Status Train(double slowdown = 1) {
     TrainingLoopOptions options;
+    options.slowdown = slowdown;
     options.batches_per_epoch = BatchesPerEpoch(job_, data_->examples());
     if (IsSynchronous(job_)) options.round_members = job_.training().workers();
     options.stop = &stop_;
