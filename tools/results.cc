@@ -113,6 +113,7 @@ ordered_json ResultsJson(const v1::JobSpec& job, const RunOutcome& outcome,
   json["epochs"] = figures.completed_epochs;
   json["updates"] = figures.updates;
   json["skipped_batches"] = figures.skipped_batches;
+  json["discarded_batches"] = figures.discarded_batches;
   json["examples"] = figures.examples;
   json["test_accuracy"] = test.has_value() ? Number(test->accuracy) : nullptr;
   json["test_loss"] = test.has_value() ? Number(test->loss) : nullptr;

@@ -23,6 +23,7 @@ void JoinWorker(const v1::WorkerStatus& status, bool lead, WorkerFigure* worker)
   worker->staleness_max = std::max(worker->staleness_max, status.staleness_max());
   if (!lead) return;
   worker->state = status.state();
+  worker->waiting_for = status.waiting_for();
   worker->device = status.device();
   worker->examples = status.examples();
   worker->steps = status.figures().steps();
@@ -190,8 +191,10 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
   if (trainable_segments > 0) {
     figures.skipped_batches =
         std::min(figures.pushes_skipped / trainable_segments, figures.batches);
+    figures.discarded_batches = std::min(figures.pushes_stale / trainable_segments,
+                                         figures.batches - figures.skipped_batches);
   }
-  figures.updates = figures.batches - figures.skipped_batches;
+  figures.updates = figures.batches - figures.skipped_batches - figures.discarded_batches;
   AddWorkers(servers, &figures);
   return figures;
 }

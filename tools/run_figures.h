@@ -25,6 +25,7 @@ struct WorkerFigure {
   std::string name;
   std::string device;
   std::string state;  // as the lead sees it
+  std::string waiting_for;  // why the lead deals it nothing now; else empty
   uint64_t examples = 0;  // in the batches it completed, as the lead counts them
   uint64_t steps = 0;     // as it last reported, like all below but pushes and staleness
   uint64_t skipped_steps = 0;
@@ -72,9 +73,12 @@ struct RunFigures {
   uint32_t epochs = 0;
   uint32_t completed_epochs = 0;
   uint64_t total_tickets = 0;
-  uint64_t batches = 0;  // completed: applied or skipped
+  uint64_t batches = 0;  // completed: applied, skipped or discarded
   // Of those, the ones whose gradient was not finite, so that nothing was applied.
   uint64_t skipped_batches = 0;
+  // And those whose gradient came too late (update.delay_threshold). Each segment
+  // decides for itself: discarded pushes in whole gradients.
+  uint64_t discarded_batches = 0;
   uint64_t updates = 0;  // the others: whole gradients that were applied
   uint64_t redealt = 0;
   uint64_t examples = 0;  // in completed batches

@@ -116,6 +116,24 @@ TEST(Combine, BatchesWithoutAFiniteGradientAreNoUpdates) {
   servers[1].set_pushes_skipped(2 * 30);
   EXPECT_EQ(Combine(servers).skipped_batches, 12u);
   EXPECT_EQ(Combine(servers).updates, 0u);
+  // Nothing is taken off twice.
+  servers[1].set_pushes_stale(2 * 30);
+  EXPECT_EQ(Combine(servers).updates, 0u);
+  EXPECT_EQ(Combine(servers).discarded_batches, 0u);
+}
+
+// Segments decide one by one whether a gradient came too late.
+TEST(Combine, DiscardedPushesAreCountedInWholeGradients) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  servers[0].set_pushes_stale(2 * 3);
+  servers[1].set_pushes_stale(2 * 2 + 1);
+  servers[0].set_pushes_skipped(2 * 4);
+  servers[1].set_pushes_skipped(2 * 4);
+  const RunFigures figures = Combine(servers);
+  EXPECT_EQ(figures.skipped_batches, 4u);
+  EXPECT_EQ(figures.discarded_batches, 2u);  // 11 pushes of 4 segments
+  EXPECT_EQ(figures.updates, 12u - 4 - 2);
+  EXPECT_EQ(figures.pushes_stale, 11u);
 }
 
 TEST(RunFigures, DivergedIsMoreThanHalfOfTheBatches) {
