@@ -50,9 +50,12 @@ class SimulationTest : public EndToEndTest {
   }
 
   // Each worker's batches take these seconds, again and again.
-  std::string WritePace(const BatchTrace& trace) {
+  std::string WriteTrace(const BatchTrace& trace) {
     EXPECT_TRUE(WriteFileAtomically(Path("pace.csv"), PrintTrace(trace)).ok());
-    return absl::StrCat("--pace=", Path("pace.csv"));
+    return Path("pace.csv");
+  }
+  std::string WritePace(const BatchTrace& trace) {
+    return absl::StrCat("--pace=", WriteTrace(trace));
   }
 
   // Waits for the workers to be done, and returns the servers' parameters.
@@ -182,6 +185,49 @@ TEST_F(SimulationTest, AReplayFollowsWorkersThatDieAndComeBack) {
   ASSERT_TRUE(fleet_->StartWorker(1, {pace}).ok());
   ASSERT_NO_FATAL_FAILURE(ExpectReplayAgrees());
   EXPECT_GE(replayed_.steps, 192u);
+}
+
+// The whole way of a user: a run that leaves its records, one that follows them.
+TEST_F(SimulationTest, ARecordedRunCanBeReplayedAndFollowed) {
+  job_path_ = WriteJob({"training.workers=3"});
+  const std::string first = Path("first");
+  const Ended recorded =
+      RunForeshard({"run", "--job", job_path_, "--results", first, "--device", "cpu", "--record",
+                    "--pace", WriteTrace(BatchTrace(3, {0.01})), "--slowdown", "2=2.5"});
+  ASSERT_EQ(recorded.status, 0) << recorded.output;
+  // The header and a line a batch. (A worker may have come too late for a single one.)
+  const std::string batches = ReadFile(first + "/batches.csv").value_or("");
+  EXPECT_EQ(std::count(batches.begin(), batches.end(), '\n'), 97) << batches;
+  job_ = LoadJobSpec(first + "/job.textproto", {}).value();
+  train_ = LoadTrainingData(job_).value();
+  std::vector<std::vector<Event>> arrivals;
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    auto loaded = LoadArrivals(absl::StrCat(first, "/arrivals-", shard, ".csv"));
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    arrivals.push_back(*std::move(loaded));
+  }
+  const auto replayed = ReplayArrivals(job_, *train_, arrivals);
+  ASSERT_TRUE(replayed.ok()) << replayed.status();
+  EXPECT_EQ(replayed->steps, 96u);
+
+  const std::vector<std::string> again = {"run",    "--job",    job_path_, "--results", first,
+                                          "--device", "cpu",    "--no-evaluator"};
+  std::vector<std::string> paced = again;
+  paced.insert(paced.end(), {"--pace", WriteTrace(BatchTrace(3, {0.01}))});
+  const Ended followed = RunForeshard(paced);
+  EXPECT_EQ(followed.status, 0) << followed.output;
+  // Records are of the run that was asked for them.
+  EXPECT_TRUE(absl::IsNotFound(LoadTrace(first + "/batches.csv").status()));
+  EXPECT_TRUE(absl::IsNotFound(LoadArrivals(first + "/arrivals-0.csv").status()));
+
+  paced.back() = WriteTrace({{0.1}});
+  const Ended refused = RunForeshard(paced);
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.output, ::testing::HasSubstr("has times for 1 workers, and 3 are to run"));
+  ASSERT_TRUE(WriteFileAtomically(Path("pace.csv"), "worker,step,seconds\n0,0,1\n0,2,1\n").ok());
+  const Ended holed = RunForeshard(paced);
+  EXPECT_EQ(holed.status, 2);
+  EXPECT_THAT(holed.output, ::testing::HasSubstr("has a hole"));
 }
 
 }  // namespace
