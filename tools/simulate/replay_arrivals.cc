@@ -73,7 +73,8 @@ struct WorkerStart {
 
 class Replay {
  public:
-  Replay(const v1::JobSpec& job, const Dataset& train) : job_(job), train_(train) {}
+  Replay(const v1::JobSpec& job, const Dataset& train, const ReplayOptions& replay_options)
+      : job_(job), train_(train), replay_options_(replay_options) {}
 
   absl::Status Prepare(absl::Span<const std::vector<Event>> arrivals);
   absl::Status Run();
@@ -102,9 +103,12 @@ class Replay {
   absl::StatusOr<bool> Ready(const Event& event, std::string* missing);
   absl::Status Apply(const Event& event);
   std::vector<float> Decode(const SegmentPlan& segment, const Reply& reply);
+  // Keeps the segment where its version is a cut; statistics with the last one.
+  void NoteCut(uint32_t segment);
 
   const v1::JobSpec& job_;
   const Dataset& train_;
+  const ReplayOptions& replay_options_;
   ParameterClientOptions options_;  // as of a worker's client: plan, rule, codecs
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Model> model_;
@@ -117,6 +121,7 @@ class Replay {
   std::vector<uint8_t> reply_;
   std::vector<float> scratch_ = std::vector<float>(kMaxBlockElements);
   ReplayResult result_;
+  std::vector<size_t> trainable_left_;  // by cut: segments that have not reached it
   double lag_sum_ = 0, lag_elements_ = 0;
 };
 
@@ -154,6 +159,10 @@ absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
     segments_.push_back(*std::move(made));
   }
   queues_.resize(segments_.size());
+  size_t trainable = 0;
+  for (uint32_t s = 0; s < segments_.size(); ++s) trainable += IsTrainable(s);
+  trainable_left_.assign(replay_options_.cuts.size(), trainable);
+  result_.cuts.assign(replay_options_.cuts.size(), std::vector<float>(schema.elements()));
   if (arrivals.size() != plan().shards()) {
     return absl::InvalidArgumentError(
         absl::StrCat("replay: arrivals of ", arrivals.size(), " servers for a job with ",
@@ -355,6 +364,7 @@ absl::Status Replay::Apply(const Event& recorded) {
   }
   reply_.resize(segment_plan.elements * sizeof(float));
   Reply reply{.data = reply_.data()};
+  const uint64_t version = segment.version();
   const Outcome outcome = segment.Apply(event, &reply);
   ++result_.events;
   if (IsTrainable(s) && (outcome.result == Result::kApplied || outcome.result == Result::kPending) &&
@@ -363,6 +373,7 @@ absl::Status Replay::Apply(const Event& recorded) {
     lag_elements_ += elements;
     lag_sum_ += elements * static_cast<double>(outcome.lag);
   }
+  if (IsTrainable(s) && segment.version() > version) NoteCut(s);
   if (s == 0) {
     result_.discarded += event.kind == EventKind::kDiscard;
     result_.resent += event.kind == EventKind::kResend;
@@ -381,6 +392,22 @@ absl::Status Replay::Apply(const Event& recorded) {
        .clock = outcome.clock,
        .values = Decode(segment_plan, reply)});
   return absl::OkStatus();
+}
+
+void Replay::NoteCut(uint32_t s) {
+  const std::vector<uint64_t>& cuts = replay_options_.cuts;
+  const auto keep = [&](uint32_t segment, std::vector<float>& values) {
+    const absl::Span<const float> theta = segments_[segment]->theta();
+    std::copy(theta.begin(), theta.end(), values.begin() + plan().segments()[segment].begin);
+  };
+  for (size_t cut = 0; cut < cuts.size(); ++cut) {
+    if (cuts[cut] != segments_[s]->version()) continue;
+    keep(s, result_.cuts[cut]);
+    if (--trainable_left_[cut] > 0) continue;
+    for (uint32_t other = 0; other < segments_.size(); ++other) {
+      if (!IsTrainable(other)) keep(other, result_.cuts[cut]);
+    }
+  }
 }
 
 std::vector<float> Replay::Decode(const SegmentPlan& segment, const Reply& reply) {
@@ -422,6 +449,9 @@ absl::Status Replay::Run() {
 }
 
 ReplayResult Replay::TakeResult() {
+  size_t reached = 0;
+  while (reached < trainable_left_.size() && trainable_left_[reached] == 0) ++reached;
+  result_.cuts.resize(reached);
   result_.parameters.resize(options_.schema.elements());
   for (const SegmentPlan& segment : plan().segments()) {
     const absl::Span<const float> theta = segments_[segment.id]->theta();
@@ -434,8 +464,9 @@ ReplayResult Replay::TakeResult() {
 }  // namespace
 
 absl::StatusOr<ReplayResult> ReplayArrivals(const v1::JobSpec& job, const Dataset& train,
-                                            absl::Span<const std::vector<Event>> arrivals) {
-  Replay replay(job, train);
+                                            absl::Span<const std::vector<Event>> arrivals,
+                                            const ReplayOptions& options) {
+  Replay replay(job, train, options);
   if (const absl::Status status = replay.Prepare(arrivals); !status.ok()) return status;
   if (const absl::Status status = replay.Run(); !status.ok()) return status;
   return replay.TakeResult();

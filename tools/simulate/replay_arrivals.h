@@ -23,9 +23,17 @@
 
 namespace foreshard {
 
+struct ReplayOptions {
+  // Numbers of updates, rising, after which the parameters are kept.
+  std::vector<uint64_t> cuts;
+};
+
 struct ReplayResult {
   // Master parameters, whole vector, running statistics last.
   std::vector<float> parameters;
+  // By cut: each segment after so many updates of its own, running statistics as they
+  // were about then. Cuts that the run did not reach are left out.
+  std::vector<std::vector<float>> cuts;
   uint64_t events = 0;  // of segments
   uint64_t steps = 0;   // gradients computed, finite or not
   uint64_t skipped = 0;
@@ -41,6 +49,7 @@ struct ReplayResult {
 // names shard and event. UNIMPLEMENTED: events or rules whose payloads cannot be
 // computed anew, with the reason.
 absl::StatusOr<ReplayResult> ReplayArrivals(const v1::JobSpec& job, const Dataset& train,
-                                            absl::Span<const std::vector<Event>> arrivals);
+                                            absl::Span<const std::vector<Event>> arrivals,
+                                            const ReplayOptions& options = {});
 
 }  // namespace foreshard
