@@ -30,6 +30,12 @@ class OpenGate : public ParameterGate {
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
 };
 
+// Whether a reply to this event is one that its worker may go on with.
+bool SendsToWorker(EventKind kind) {
+  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kDiscard ||
+         kind == EventKind::kResend || kind == EventKind::kRead;
+}
+
 bool ConsumesTicket(EventKind kind) {
   return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kDiscard;
 }
@@ -51,6 +57,8 @@ struct WorkerStart {
         statistics(statistics, interval),
         parameters(elements),
         events(segments),
+        before(segments),
+        done(segments),
         sent(segments),
         clock(segments),
         payload(segments),
@@ -59,10 +67,13 @@ struct WorkerStart {
   PushEncoder encoder;
   StatisticsAverage statistics;
   std::vector<float> parameters;
-  // By segment. What consumes a ticket, by sequence from 1; replies; the highest
-  // ticket told; what the step computed last pushes, and whether it still has to
-  // arrive.
+  // By segment. What consumes a ticket, by sequence from 1, and how many of the
+  // worker's events come before it; how many of them have been replayed; replies; the
+  // highest ticket told; what the step computed last pushes, and whether it still has
+  // to arrive.
   std::vector<std::vector<const Event*>> events;
+  std::vector<std::vector<uint64_t>> before;
+  std::vector<uint64_t> done;
   std::vector<std::vector<Sent>> sent;
   std::vector<uint64_t> clock;
   std::vector<std::vector<uint8_t>> payload;
@@ -121,6 +132,7 @@ class Replay {
   std::vector<uint8_t> reply_;
   std::vector<float> scratch_ = std::vector<float>(kMaxBlockElements);
   ReplayResult result_;
+  bool stuck_ = false;  // nothing was ready in the last turn
   std::vector<size_t> trainable_left_;  // by cut: segments that have not reached it
   double lag_sum_ = 0, lag_elements_ = 0;
 };
@@ -171,6 +183,7 @@ absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
   for (uint32_t shard = 0; shard < arrivals.size(); ++shard) {
     if (const absl::Status status = Index(arrivals[shard], shard); !status.ok()) return status;
   }
+  for (auto& [key, start] : starts_) start.done.assign(segments_.size(), 0);
   return absl::OkStatus();
 }
 
@@ -205,13 +218,17 @@ absl::Status Replay::Index(const std::vector<Event>& arrivals, uint32_t shard) {
           "replay: shard ", shard, ", event ", event.number, ": ",
           std::string(ToString(event.kind)), " carries what arrivals do not keep"));
     }
+    if (!SendsToWorker(event.kind)) continue;
+    WorkerStart& start = StartOf(event);
+    const uint64_t before = start.done[event.segment]++;
     if (!ConsumesTicket(event.kind)) continue;
-    std::vector<const Event*>& events = StartOf(event).events[event.segment];
+    std::vector<const Event*>& events = start.events[event.segment];
     if (event.sequence != events.size() + 1) {
       return Bad(event, absl::StrCat("its push ", event.sequence, " follows its push ",
                                      events.size(), ": what is between them is missing"));
     }
     events.push_back(&event);
+    start.before[event.segment].push_back(before);
   }
   return absl::OkStatus();
 }
@@ -221,7 +238,6 @@ const Sent* Replay::HeldAt(const WorkerStart& start, uint32_t segment, uint64_t 
   const Event* event =
       sequence <= start.events[segment].size() ? start.events[segment][sequence - 1] : nullptr;
   const std::vector<Sent>& sent = start.sent[segment];
-  // Of two replies of one version the later one is what the server remembers.
   for (size_t i = sent.size(); i-- > 0;) {
     if (sent[i].sequence + 1 == sequence &&
         (event == nullptr || sent[i].version == event->held_version)) {
@@ -250,7 +266,11 @@ absl::StatusOr<bool> Replay::Compute(const Event& event, std::string* missing) {
       return Bad(event, absl::StrCat("segment ", s, " has only ", events.size(),
                                      " pushes of that worker, and this is push ", sequence));
     }
-    if (HeldAt(start, s, sequence) == nullptr) {
+    // Of two replies of one version it is the later that counts. But a call that was
+    // repeated may have come after the worker went on.
+    const bool behind =
+        events.size() >= sequence && start.done[s] < start.before[s][sequence - 1];
+    if (HeldAt(start, s, sequence) == nullptr || (behind && !stuck_)) {
       *missing = absl::StrCat("segment ", s, " has not sent it ",
                               events.size() < sequence
                                   ? "a reply"
@@ -367,6 +387,7 @@ absl::Status Replay::Apply(const Event& recorded) {
   const uint64_t version = segment.version();
   const Outcome outcome = segment.Apply(event, &reply);
   ++result_.events;
+  if (SendsToWorker(event.kind)) ++StartOf(event).done[s];
   if (IsTrainable(s) && (outcome.result == Result::kApplied || outcome.result == Result::kPending) &&
       event.kind == EventKind::kPush) {
     const auto elements = static_cast<double>(segment_plan.elements);
@@ -383,9 +404,8 @@ absl::Status Replay::Apply(const Event& recorded) {
       ++result_.lag_counts[outcome.lag];
     }
   }
-  if (reply.bytes == 0 || !IsTrainable(s)) return absl::OkStatus();
+  if (reply.bytes == 0 || !IsTrainable(s) || !SendsToWorker(event.kind)) return absl::OkStatus();
   const bool own = ConsumesTicket(event.kind) || event.kind == EventKind::kResend;
-  if (!own && event.kind != EventKind::kRead) return absl::OkStatus();
   StartOf(event).sent[s].push_back(
       {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
        .version = outcome.version,
@@ -424,7 +444,9 @@ std::vector<float> Replay::Decode(const SegmentPlan& segment, const Reply& reply
 
 absl::Status Replay::Run() {
   std::string missing;
-  for (bool moved = true; moved;) {
+  for (bool moved = true; moved || !stuck_;) {
+    // Strictly as long as that goes on; once more without, where it does not.
+    stuck_ = !moved;
     moved = false;
     for (Queue& queue : queues_) {
       while (queue.next < queue.events.size()) {
@@ -435,6 +457,7 @@ absl::Status Replay::Run() {
         if (const absl::Status status = Apply(event); !status.ok()) return status;
         ++queue.next;
         moved = true;
+        if (stuck_) break;
       }
     }
   }
