@@ -176,6 +176,9 @@ INSTANTIATE_TEST_SUITE_P(
         RecordedRule{"gap_aware",
                      {"update.rule=gap_aware", "compression.push=none", "compression.reply=fp16",
                       "training.statistics_interval_steps=1"}},
+        RecordedRule{"discards",
+                     {"update.rule=nag_asgd", "compression.push=one_bit_mean",
+                      "update.delay_threshold=2"}},
         RecordedRule{"ssgd", {"update.rule=ssgd", "compression.push=one_bit"}}),
     [](const auto& info) { return info.param.name; });
 
