@@ -16,6 +16,7 @@
 #include "worker/exchange_calls.h"
 #include "worker/patience.h"
 #include "worker/segment_exchange.h"
+#include "worker/statistics_average.h"
 
 namespace foreshard {
 namespace {
@@ -50,14 +51,15 @@ absl::Status CheckOptions(const ParameterClientOptions& options) {
 
 class ServersClient : public ParameterClient {
  public:
-  explicit ServersClient(const ParameterClientOptions& options) : options_(options) {
+  explicit ServersClient(const ParameterClientOptions& options)
+      : options_(options),
+        statistics_(options.schema.statistic_elements(), options.statistics_interval_steps) {
     for (size_t shard = 0; shard < options_.servers.size(); ++shard) {
       channels_.push_back(MakeChannel(options_.servers[shard]));
       patience_.emplace_back(ServerName(shard, options_.servers[shard]), Limit());
     }
     incarnations_.resize(channels_.size());
     missing_.resize(channels_.size());
-    statistics_sum_.resize(options_.schema.statistic_elements());
   }
 
   ~ServersClient() override {
@@ -130,13 +132,13 @@ class ServersClient : public ParameterClient {
 
   absl::Status Push(const StepGradient& step) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
-    const bool with_statistics = step.finite && NoteStatistics(step);
+    const bool with_statistics = step.finite && statistics_.Add(step.statistics);
     SegmentExchange::Operation operation = {
         .kind = step.finite ? v1::ExchangeHeader::PUSH : v1::ExchangeHeader::SKIP,
         .ticket = step.ticket,
         .round = step.round,
         .gradient = step.gradient,
-        .statistics = statistics_sum_.data()};
+        .statistics = statistics_.values()};
     for (const SegmentPlan& segment : options_.plan.segments()) {
       if (segment.kind == TensorKind::kTrainable || with_statistics) {
         operation.segments.push_back(segment.id);
@@ -208,21 +210,6 @@ class ServersClient : public ParameterClient {
         ") and has lost what it knew; start the job anew"));
   }
 
-  // Adds the step's statistics; true when their average is due, and then in place
-  // of the sum.
-  bool NoteStatistics(const StepGradient& step) {
-    if (step.statistics == nullptr || statistics_sum_.empty()) return false;
-    if (steps_summed_ == options_.statistics_interval_steps) {
-      std::fill(statistics_sum_.begin(), statistics_sum_.end(), 0.0f);
-      steps_summed_ = 0;
-    }
-    for (size_t k = 0; k < statistics_sum_.size(); ++k) statistics_sum_[k] += step.statistics[k];
-    if (++steps_summed_ < options_.statistics_interval_steps) return false;
-    const float share = 1.0f / static_cast<float>(steps_summed_);
-    for (float& value : statistics_sum_) value *= share;
-    return true;
-  }
-
   void Run(SegmentExchange::Operation operation) {
     if (operation.segments.empty()) return;
     exchange_->Begin(std::move(operation));
@@ -240,8 +227,7 @@ class ServersClient : public ParameterClient {
   std::vector<Patience> patience_;
   std::vector<uint64_t> incarnations_;
   std::vector<std::vector<uint32_t>> missing_;
-  std::vector<float> statistics_sum_;
-  uint32_t steps_summed_ = 0;
+  StatisticsAverage statistics_;
   std::unique_ptr<SegmentExchange> exchange_;
   std::unique_ptr<ExchangeCalls> calls_;
 };
