@@ -1,10 +1,12 @@
 #include "tools/simulate/study.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -82,6 +84,27 @@ absl::Status ApplyChanges(const StudyChanges& changes, v1::StudySpec* spec) {
   }
   *spec = std::move(kept);
   return absl::OkStatus();
+}
+
+// With "{N}" and "{2.5N}" filled in.
+absl::StatusOr<std::string> ForWorkers(const std::string& change, uint32_t workers) {
+  std::string filled;
+  size_t at = 0;
+  for (size_t open; (open = change.find('{', at)) != std::string::npos;) {
+    const size_t close = change.find('}', open);
+    const std::string inside =
+        close == std::string::npos ? "" : change.substr(open + 1, close - open - 1);
+    double factor = 1;
+    if (inside.empty() || inside.back() != 'N' ||
+        (inside.size() > 1 && (!absl::SimpleAtod(inside.substr(0, inside.size() - 1), &factor) ||
+                               !(factor > 0 && factor < 1e6)))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", change, "': in braces write N or a multiple of it, as in {N} or {2N}"));
+    }
+    absl::StrAppend(&filled, change.substr(at, open - at), std::llround(factor * workers));
+    at = close + 1;
+  }
+  return filled + change.substr(at);
 }
 
 // The schedule at `epochs` instead of the job's, in the same proportions.
@@ -192,9 +215,18 @@ absl::StatusOr<Study::Templates> Study::MakeTemplates(const StudyCell& cell,
                                                       const std::string& job_path) const {
   const v1::Variant& variant = spec_.rules(cell.variant);
   std::vector<std::string> overrides = {"training.max_workers="};
-  overrides.insert(overrides.end(), spec_.set().begin(), spec_.set().end());
-  overrides.insert(overrides.end(), variant.set().begin(), variant.set().end());
-  overrides.insert(overrides.end(), last_overrides_.begin(), last_overrides_.end());
+  const auto add = [&](const auto& changes, std::vector<std::string>* to) {
+    for (const std::string& change : changes) {
+      absl::StatusOr<std::string> filled = ForWorkers(change, cell.workers);
+      if (!filled.ok()) return filled.status();
+      to->push_back(*std::move(filled));
+    }
+    return absl::OkStatus();
+  };
+  for (const absl::Status& status : {add(spec_.set(), &overrides), add(variant.set(), &overrides),
+                                     add(last_overrides_, &overrides)}) {
+    if (!status.ok()) return status;
+  }
   overrides.push_back(absl::StrCat("training.workers=", cell.workers));
   if (has_search()) {
     const auto& rates = variant.learning_rates().empty() ? spec_.search().learning_rates()
@@ -211,7 +243,7 @@ absl::StatusOr<Study::Templates> Study::MakeTemplates(const StudyCell& cell,
     for (std::string& change : ScaledSchedule(templates.job, epochs)) {
       shorter.push_back(std::move(change));
     }
-    shorter.insert(shorter.end(), spec_.search().set().begin(), spec_.search().set().end());
+    if (absl::Status status = add(spec_.search().set(), &shorter); !status.ok()) return status;
     shorter.push_back(absl::StrCat("training.epochs=", epochs));
     job = ParseJobSpec(text, job_path, shorter);
     if (!job.ok()) {

@@ -96,16 +96,24 @@ std::string StudyList(const Study& study) {
   }
   std::vector<std::string> seeds;
   for (uint64_t seed : study.spec().seeds()) seeds.push_back(absl::StrCat(seed));
-  std::string text = absl::StrFormat("%-*s  %-8s %7s  %6s  %-10s  %s\n", longest, "rule", "machines",
-                                     "workers", "epochs", "rate", "seeds");
+  std::string text = absl::StrFormat("%-*s  %-8s  %6s  %-8s  %s\n", longest, "rule", "machines",
+                                     "epochs", "rate", "workers");
+  // Cells of a variant follow one another, the numbers of workers innermost.
+  std::string before;
   for (size_t cell = 0; cell < study.cells().size(); ++cell) {
+    const StudyCell& its = study.cells()[cell];
     const v1::JobSpec job = study.FinalRun(cell, 0, 0).job;
-    std::string rate = FormatRateSetting(job.schedule().learning_rate());
-    if (study.has_search()) rate = "searched";
-    absl::StrAppendFormat(&text, "%-*s  %-8s %7d  %6d  %-10s  %s\n", longest, study.label(cell),
-                          study.cells()[cell].machines, study.cells()[cell].workers,
-                          job.training().epochs(), rate, absl::StrJoin(seeds, ", "));
+    const std::string row = absl::StrFormat(
+        "%-*s  %-8s  %6d  %-8s", longest, study.label(cell), its.machines, job.training().epochs(),
+        study.has_search() ? "searched" : FormatRateSetting(job.schedule().learning_rate()));
+    if (row == before) {
+      absl::StrAppend(&text, ", ", its.workers);
+    } else {
+      absl::StrAppend(&text, before.empty() ? "" : "\n", row, "  ", its.workers);
+    }
+    before = row;
   }
+  absl::StrAppend(&text, "\nseeds: ", absl::StrJoin(seeds, ", "), "\n");
   if (study.has_search()) {
     std::vector<std::string> rates, epochs;
     for (float rate : study.spec().search().learning_rates()) rates.push_back(FormatRateSetting(rate));
