@@ -31,7 +31,8 @@ std::optional<float> LargestStable(const std::vector<SearchCandidate>& rung) {
   }
   std::optional<float> largest;
   for (const SearchCandidate& candidate : rung) {
-    if (!candidate.diverged && candidate.accuracy >= StudyPlan::kStablePart * best) {
+    // Exactly nine tenths are enough, whatever the product's rounding.
+    if (!candidate.diverged && candidate.accuracy >= StudyPlan::kStablePart * best - 1e-12) {
       largest = candidate.learning_rate;
     }
   }
