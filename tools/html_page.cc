@@ -19,7 +19,8 @@ svg { display: block; width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-th { font-weight: 600; } td.number, th.number { text-align: right; }
+th { font-weight: 600; } td.number, th.number { text-align: right; } td.number { white-space: nowrap; }
+table.dense { font-size: .88rem; } .dense th, .dense td { padding: 4px 9px 4px 0; } .dense th[scope=row] { white-space: nowrap; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--grid); border-radius: 8px; padding: 12px; }
 summary { cursor: pointer; font-weight: 600; margin-top: 2rem; }
 dt { font-weight: 600; } dd { margin: 0 0 .6rem; max-width: 70ch; } .note { color: var(--soft); }

@@ -15,6 +15,7 @@ constexpr double kLeft = 64, kRight = 16, kTop = 34, kBottom = 46;
 constexpr double kLegendRow = 18, kLetter = 7.5;
 constexpr const char* kDashes[] = {"", "7 4", "2 3"};
 constexpr double kBarDodge = 3;  // between the error bars of neighbours at one x
+constexpr double kBarRoom = 0.04;  // at either end of the axis, of its length
 
 double Log(double value) { return value > 0 ? std::log10(value) : std::nan(""); }
 
@@ -96,6 +97,11 @@ Frame FrameOf(const Chart& chart, double x_pad) {
   if (chart.y_min.has_value()) frame.y_low = *chart.y_min;
   if (chart.y_max > 0) frame.y_high = chart.y_max;
   if (frame.x_high <= frame.x_low) frame.x_high = frame.x_low + 1;
+  if (chart.spread == SpreadStyle::kBars) {  // room for those beside their x
+    const double room = kBarRoom * (frame.x_high - frame.x_low);
+    frame.x_low -= room;
+    frame.x_high += room;
+  }
   if (frame.y_high <= frame.y_low) {
     frame.y_high = frame.y_low + std::max(1e-6, 0.1 * std::fabs(frame.y_low) + 1e-3);
   }

@@ -6,10 +6,10 @@ namespace foreshard {
 namespace {
 
 constexpr const char* kLight[kSeriesColours] = {"#0b62c4", "#b4470d", "#1a7f37", "#8250df",
-                                                "#c2185b", "#00737d", "#8f6000", "#4d5b6a",
+                                                "#c2185b", "#8f6000", "#00737d", "#4d5b6a",
                                                 "#d1242f", "#557600", "#3949ab", "#7b4b2a"};
 constexpr const char* kDark[kSeriesColours] = {"#6cb6ff", "#f0985a", "#6bd387", "#c297ff",
-                                               "#ff80b0", "#4dd0e1", "#e3b341", "#b6c2cf",
+                                               "#ff80b0", "#e3b341", "#4dd0e1", "#b6c2cf",
                                                "#ff7b72", "#b5d45c", "#93a4ff", "#d2a679"};
 
 std::string Colours(const char* const* colours) {

@@ -296,7 +296,10 @@ absl::StatusOr<StudyOutcome> Runner::Run() {
   }
   wake_workers_.notify_all();
   for (std::thread& thread : threads) thread.join();
-  if (!fatal_.ok()) return fatal_;
+  if (!fatal_.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("ended, as results can't be kept: ", std::string(fatal_.message())));
+  }
   outcome_.figures = Figures();
   return std::move(outcome_);
 }

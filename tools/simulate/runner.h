@@ -70,8 +70,8 @@ struct StudyOutcome {
 };
 
 // Runs what is not done yet. A run that diverged is a result; one that fails is among
-// `failures`, and the others go on. Errors are those of the data, and of a folder that
-// takes no files.
+// `failures`, and the others go on. Errors are those of the data and of PrepareFolder;
+// UNAVAILABLE where a result could not be written, after which nothing more is begun.
 absl::StatusOr<StudyOutcome> RunStudy(const Study& study, const RunnerOptions& options);
 
 }  // namespace foreshard

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -36,13 +37,18 @@ double FocusLow(const std::vector<double>& values) {
 class Charts {
  public:
   Charts(const Study& study, const std::vector<CellSummary>& summaries)
-      : study_(study), summaries_(summaries) {}
+      : study_(study), summaries_(summaries) {
+    // Variants that are shown at all, so that as few as can be share a colour.
+    for (const CellSummary& summary : summaries) {
+      looks_.emplace(study.cells()[summary.cell].variant, static_cast<int>(looks_.size()));
+    }
+  }
 
   std::vector<StudyChart> All();
 
  private:
   int look(const CellSummary& summary) const {
-    return static_cast<int>(study_.cells()[summary.cell].variant);
+    return looks_.at(study_.cells()[summary.cell].variant);
   }
   const StudyCell& cell(const CellSummary& summary) const { return study_.cells()[summary.cell]; }
   // The baseline's summary for these machines, or others; nullptr where there is none.
@@ -66,6 +72,7 @@ class Charts {
 
   const Study& study_;
   const std::vector<CellSummary>& summaries_;
+  std::map<size_t, int> looks_;  // by variant
   std::vector<StudyChart> charts_;
 };
 
@@ -272,7 +279,7 @@ std::string Charts::SpeedDots(const std::string& id, const Summaries& fleet) con
                   .x_label = "speed-up over synchronous",
                   .reference = 1.0,
                   .reference_label = "synchronous"};
-  DotRow ideal = {.name = "ideal", .look = kSeriesColours - 5};
+  DotRow ideal = {.name = "ideal", .look = static_cast<int>(looks_.size())};
   for (const CellSummary* summary : fleet) {
     DotRow row = {.name = study_.label(summary->cell),
                   .note = absl::StrFormat("%.2f", summary->speedup.mean),
@@ -292,7 +299,9 @@ std::string Charts::SpeedDots(const std::string& id, const Summaries& fleet) con
 
 void Charts::ByWorkers(const std::string& machines) {
   const std::string section =
-      machines == "trace" ? "Machines of the trace" : absl::StrCat(machines, " machines");
+      machines == "trace"     ? "Machines of the trace"
+      : machines == "unequal" ? "Unequal machines"
+                              : "Equal machines";
   // The baseline's one worker is a level in these charts; where it is all there is
   // beside one other number, there is nothing to draw a line through.
   std::set<uint32_t> shown;
@@ -316,13 +325,14 @@ void Charts::ByWorkers(const std::string& machines) {
   };
   const auto series_of = [&](size_t variant, const std::function<Spread(const CellSummary&)>& value,
                              double factor) {
-    Series series = {.markers = true, .look = static_cast<int>(variant)};
+    Series series = {.markers = true};
     bool several = false;
     for (uint32_t count : shown) {
       for (const CellSummary& summary : summaries_) {
         const StudyCell& its = cell(summary);
         if (its.variant != variant || its.machines != machines || its.workers != count) continue;
         series.name = study_.label(summary.cell);
+        series.look = look(summary);
         const Spread spread = value(summary);
         series.points.emplace_back(count, factor * spread.mean);
         series.spread.emplace_back(factor * spread.low, factor * spread.high);
@@ -353,7 +363,7 @@ void Charts::ByWorkers(const std::string& machines) {
   SetBaseline(machines, &accuracy.reference, &accuracy.reference_label);
   speed.series = Merged(std::move(speeds));
   // Of each number, the ideal of the first variant: all have the same machines.
-  Series ideal = {.name = "ideal", .markers = true, .look = kSeriesColours * 2 - 5};
+  Series ideal = {.name = "ideal", .markers = true, .look = static_cast<int>(looks_.size())};
   for (uint32_t count : shown) {
     for (const CellSummary& summary : summaries_) {
       if (cell(summary).machines != machines || cell(summary).workers != count) continue;

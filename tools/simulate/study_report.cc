@@ -21,7 +21,8 @@ using Row = std::vector<std::string>;
 
 // The first `texts` columns are text, the others numbers. Cells are escaped here.
 std::string Table(const Row& header, const std::vector<Row>& rows, size_t texts) {
-  std::string html = "<div class=\"scroll\"><table>\n<tr>";
+  std::string html = absl::StrCat("<div class=\"scroll\"><table",
+                                  header.size() > 6 ? " class=\"dense\"" : "", ">\n<tr>");
   const auto number = [&](size_t column) { return column >= texts ? " class=\"number\"" : ""; };
   for (size_t c = 0; c < header.size(); ++c) {
     absl::StrAppend(&html, "<th scope=\"col\"", number(c), ">", EscapeHtml(header[c]), "</th>");
@@ -128,29 +129,33 @@ std::string Page::Winners() const {
 }
 
 std::string Page::AllResults() const {
+  if (summaries_.empty()) return "";
+  const bool diverged = std::any_of(summaries_.begin(), summaries_.end(),
+                                    [](const auto& summary) { return summary.diverged > 0; });
+  const bool discarded = std::any_of(summaries_.begin(), summaries_.end(),
+                                     [](const auto& summary) { return summary.discarded_part > 0; });
+  Row header = {"rule", "machines", "N", "rate", "runs", "accuracy, %", "points lost", "best, %",
+                "lag", "p99", "gap", "surprise", "speed-up"};
+  if (diverged) header.push_back("diverged");
+  if (discarded) header.push_back("discarded, %");
   std::vector<Row> rows;
   for (const CellSummary& summary : summaries_) {
     const StudyCell& cell = study_.cells()[summary.cell];
-    rows.push_back({study_.label(summary.cell), cell.machines, absl::StrCat(cell.workers),
-                    FormatRateSetting(summary.learning_rate()),
-                    absl::StrCat(summary.entries.size()),
-                    MeanAndDeviation(summary.accuracy, 100),
-                    MeanAndDeviation(summary.points_lost, 1),
-                    MeanAndDeviation(summary.best_accuracy, 100),
-                    summary.diverged > 0 ? absl::StrCat(summary.diverged) : std::string("-"),
-                    absl::StrFormat("%.2f", summary.lag_mean.mean), absl::StrCat(summary.lag_p99),
-                    Figure3(summary.gap_mean.mean), Figure3(summary.surprise_mean.mean),
-                    MeanAndDeviation(summary.speedup, 1),
-                    summary.discarded_part > 0
-                        ? absl::StrFormat("%.2f", 100 * summary.discarded_part)
-                        : std::string("-")});
+    Row& row = rows.emplace_back();
+    row = {study_.label(summary.cell), cell.machines, absl::StrCat(cell.workers),
+           FormatRateSetting(summary.learning_rate()), absl::StrCat(summary.entries.size()),
+           MeanAndDeviation(summary.accuracy, 100), MeanAndDeviation(summary.points_lost, 1),
+           absl::StrFormat("%.2f", 100 * summary.best_accuracy.mean),
+           absl::StrFormat("%.2f", summary.lag_mean.mean), absl::StrCat(summary.lag_p99),
+           Figure3(summary.gap_mean.mean), Figure3(summary.surprise_mean.mean),
+           absl::StrFormat("%.2f", summary.speedup.mean)};
+    if (diverged) row.push_back(absl::StrCat(summary.diverged));
+    if (discarded) row.push_back(absl::StrFormat("%.2f", 100 * summary.discarded_part));
   }
-  if (rows.empty()) return "";
   return absl::StrCat(
-      "<h2>All results</h2>\n<p class=\"note\">Mean ± standard deviation over the seeds.</p>\n",
-      Table({"rule", "machines", "N", "rate", "runs", "accuracy, %", "points lost", "best, %",
-             "diverged", "lag", "p99", "gap", "surprise", "speed-up", "discarded, %"},
-            rows, 2));
+      "<h2>All results</h2>\n<p class=\"note\">Means over the seeds; ± their standard "
+      "deviation.</p>\n",
+      Table(header, rows, 2));
 }
 
 // Variants down, fleets across.

@@ -239,6 +239,20 @@ TEST_F(RunnerTest, AFolderThatTakesNoFilesIsAnError) {
   EXPECT_EQ(calls_, 0);
 }
 
+TEST_F(RunnerTest, AResultThatCannotBeKeptEndsTheStudy) {
+  const Study study = MustMake(R"(rules { label: "dana_zero" } seeds: [1, 2, 3, 4, 5])");
+  RunnerOptions options = Options(1);
+  const auto plain = options.simulate;
+  options.simulate = [&](const SimulationOptions& simulation) {
+    if (calls_ == 1) std::filesystem::remove_all(Path("results/runs"));
+    return plain(simulation);
+  };
+  const absl::Status status = RunStudy(study, options).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("results/runs/full-dana_zero"));
+  EXPECT_LT(calls_, 5);
+}
+
 TEST_F(RunnerTest, MissingDataAreSaidBeforeAnythingRuns) {
   const Study study = MustMake(R"(rules { label: "dana_zero" } rules { label: "files"
       set: "update.rule=lwp" set: "model.name=mlp" set: "model.elements=" set: "data.examples="

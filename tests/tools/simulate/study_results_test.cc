@@ -140,7 +140,7 @@ TEST_F(StudyResultsTest, TheReportShowsAllOfIt) {
   const StudyReport report = MakeStudyReport(study, RunAll(study), {});
   for (const char* part :
        {"Who is ahead", "All results", "Largest stable learning rate", "What the words mean",
-        "Points lost", "equal machines", "N = 4, unequal machines", "id=\"accuracy-by-workers-equal",
+        "Points lost", "Equal machines", "N = 4, unequal machines", "id=\"accuracy-by-workers-equal",
         "id=\"epochs-n2-equal-title", "id=\"time-n4-unequal-title", "id=\"lag-n2-equal-title",
         "id=\"gap-n2-equal-title", "id=\"speedup-by-workers-unequal", "at least 0.9 of the best",
         "prefers-color-scheme: dark", "&lt;lwp&gt;", "one, alone, N = 1:"}) {
