@@ -457,7 +457,10 @@ Outcome Segment::CloseRound() {
     }
   }
   if (!contributions.empty()) {
-    const UpdateContext context = {.worker = kNoWorker, .eta = Eta(), .version = version_};
+    const UpdateContext context = {.worker = kNoWorker,
+                                   .eta = Eta(),
+                                   .version = version_,
+                                   .contributors = static_cast<uint32_t>(contributions.size())};
     const float share = 1.0f / static_cast<float>(contributions.size());
     Scratch& scratch = ThreadScratch();
     rule_->Begin(context);

@@ -55,7 +55,7 @@ LeadClient::LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lea
 LeadClient::~LeadClient() { Close(); }
 
 bool LeadClient::Stopped() const {
-  return closing_.load() || (options_.stop != nullptr && options_.stop->load());
+  return closing_.load() || Interrupted();
 }
 
 void LeadClient::Close() {
@@ -67,10 +67,19 @@ void LeadClient::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool LeadClient::AwaitTicket() {
+  absl::MutexLock lock(&mutex_);
+  while (hand_.empty() && !finished_ && failure_.ok() && !Interrupted()) {
+    if (told_to_wait_) return false;
+    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  }
+  return true;
+}
+
 absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
   absl::MutexLock lock(&mutex_);
   while (hand_.empty() && !finished_ && failure_.ok()) {
-    if (options_.stop != nullptr && options_.stop->load()) {
+    if (Interrupted()) {
       return absl::CancelledError("interrupted while waiting for a ticket");
     }
     changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
@@ -90,11 +99,14 @@ absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
   return ticket;
 }
 
-void LeadClient::Completed(uint64_t ticket) {
+void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {
   absl::MutexLock lock(&mutex_);
-  std::erase(taken_, ticket);
   if (completed_.empty()) first_completed_ = absl::Now();
   completed_.push_back(ticket);
+  completed_.insert(completed_.end(), others.begin(), others.end());
+  std::erase_if(taken_, [&](uint64_t taken) {
+    return taken == ticket || std::find(others.begin(), others.end(), taken) != others.end();
+  });
   changed_.SignalAll();
 }
 

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "worker/patience.h"
 
@@ -50,10 +51,14 @@ class LeadClient {
   uint64_t incarnation() const { return registration_.incarnation(); }
   double lease_seconds() const { return registration_.lease_seconds(); }
 
+  // Waits until a ticket is in hand or none will come any more (true), or the lead has
+  // said that it has none to deal for now (false): it may be waiting for what is held
+  // back, so that should be pushed before NextTicket.
+  bool AwaitTicket();
   // The next dealt batch; nullopt when the job is over.
   absl::StatusOr<std::optional<uint64_t>> NextTicket();
-  // Every segment has acknowledged (or skipped) this ticket.
-  void Completed(uint64_t ticket);
+  // Every segment has acknowledged (or skipped) this ticket, and the others with it.
+  void Completed(uint64_t ticket, absl::Span<const uint64_t> others = {});
   // Kept, and sent about once a second.
   void Report(const v1::WorkerFigures& figures);
   // Why the job is over, once NextTicket has said so.
@@ -72,6 +77,7 @@ class LeadClient {
   absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Stopped() const;
+  bool Interrupted() const { return options_.stop != nullptr && options_.stop->load(); }
   void Close();
 
   const LeadClientOptions options_;

@@ -58,6 +58,7 @@ class ServersClient : public ParameterClient {
     incarnations_.resize(channels_.size());
     missing_.resize(channels_.size());
     statistics_sum_.resize(options_.schema.statistic_elements());
+    statistics_mean_.resize(options_.schema.statistic_elements());
   }
 
   ~ServersClient() override {
@@ -120,6 +121,11 @@ class ServersClient : public ParameterClient {
     return absl::OkStatus();
   }
 
+  void NoteStatistics(const float* statistics) override {
+    for (size_t k = 0; k < statistics_sum_.size(); ++k) statistics_sum_[k] += statistics[k];
+    ++steps_summed_;
+  }
+
   absl::Status Pull(Parameters which) override {
     SegmentExchange::Operation operation = {.kind = v1::ExchangeHeader::READ,
                                             .lookahead = which == Parameters::kAsSent};
@@ -130,13 +136,15 @@ class ServersClient : public ParameterClient {
 
   absl::Status Push(const StepGradient& step) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
-    const bool with_statistics = step.finite && NoteStatistics(step);
+    if (step.finite && step.statistics != nullptr) NoteStatistics(step.statistics);
+    const bool with_statistics = step.finite && TakeStatistics();
     SegmentExchange::Operation operation = {
         .kind = step.finite ? v1::ExchangeHeader::PUSH : v1::ExchangeHeader::SKIP,
         .ticket = step.ticket,
+        .earlier = step.earlier,
         .round = step.round,
         .gradient = step.gradient,
-        .statistics = statistics_sum_.data()};
+        .statistics = statistics_mean_.data()};
     for (const SegmentPlan& segment : options_.plan.segments()) {
       if (segment.kind == TensorKind::kTrainable || with_statistics) {
         operation.segments.push_back(segment.id);
@@ -151,6 +159,7 @@ class ServersClient : public ParameterClient {
   }
   absl::Status Finish() override { return exchange_->WaitDone(); }
   float* parameters() override { return exchange_->parameters(); }
+  uint64_t clock(uint32_t segment) const override { return exchange_->clock(segment); }
   double TakeWaitSeconds() override { return exchange_->TakeWaitSeconds(); }
   double ErrorFeedbackRatio(const float* gradient) const override {
     return exchange_->ErrorFeedbackRatio(gradient);
@@ -208,18 +217,16 @@ class ServersClient : public ParameterClient {
         ") and has lost what it knew; start the job anew"));
   }
 
-  // Adds the step's statistics; true when their average is due, and then in place
-  // of the sum.
-  bool NoteStatistics(const StepGradient& step) {
-    if (step.statistics == nullptr || statistics_sum_.empty()) return false;
-    if (steps_summed_ == options_.statistics_interval_steps) {
-      std::fill(statistics_sum_.begin(), statistics_sum_.end(), 0.0f);
-      steps_summed_ = 0;
-    }
-    for (size_t k = 0; k < statistics_sum_.size(); ++k) statistics_sum_[k] += step.statistics[k];
-    if (++steps_summed_ < options_.statistics_interval_steps) return false;
+  // Whether the average of the statistics is due; then it lies in statistics_mean_, to
+  // which the messages of a push point.
+  bool TakeStatistics() {
+    if (statistics_sum_.empty() || steps_summed_ < options_.statistics_interval_steps) return false;
     const float share = 1.0f / static_cast<float>(steps_summed_);
-    for (float& value : statistics_sum_) value *= share;
+    for (size_t k = 0; k < statistics_sum_.size(); ++k) {
+      statistics_mean_[k] = share * statistics_sum_[k];
+      statistics_sum_[k] = 0;
+    }
+    steps_summed_ = 0;
     return true;
   }
 
@@ -240,7 +247,7 @@ class ServersClient : public ParameterClient {
   std::vector<Patience> patience_;
   std::vector<uint64_t> incarnations_;
   std::vector<std::vector<uint32_t>> missing_;
-  std::vector<float> statistics_sum_;
+  std::vector<float> statistics_sum_, statistics_mean_;
   uint32_t steps_summed_ = 0;
   std::unique_ptr<SegmentExchange> exchange_;
   std::unique_ptr<ExchangeCalls> calls_;

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "worker/gradient.h"
+#include "worker/gradient_use.h"
 #include "worker/lead_client.h"
 #include "worker/parameter_client.h"
 #include "worker/progress.h"
@@ -24,6 +25,8 @@ struct TrainingLoopOptions {
   // are not dealt; its tickets are numbered `batches_per_epoch` all the same.
   uint32_t round_members = 0;
   uint64_t batches_per_epoch = 1;
+  // What becomes of gradients, through the same client; null: each is pushed.
+  GradientUse* use = nullptr;
   const std::atomic<bool>* stop = nullptr;
   // Looked at before each step; an error ends the run. May be empty.
   std::function<absl::Status()> fenced;
@@ -53,6 +56,8 @@ class TrainingLoop {
   ParameterClient* const client_;
   LeadClient* const lead_;
   Progress* const progress_;
+  PushGradients push_;
+  GradientUse* const use_;
   absl::Time ratio_due_ = absl::InfinitePast();
 };
 

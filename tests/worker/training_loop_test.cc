@@ -38,7 +38,7 @@ class TrainingLoopTest : public ::testing::Test {
     options.stop = &stop_;
     options.connect_seconds = 20;
     options.acknowledged = [this](const PushFigures& push) {
-      lead_->Completed(push.ticket);
+      lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
       if (after_push_) after_push_(push.ticket);
     };
