@@ -16,6 +16,7 @@
 #include "worker/exchange_calls.h"
 #include "worker/patience.h"
 #include "worker/segment_exchange.h"
+#include "worker/statistics_average.h"
 
 namespace foreshard {
 namespace {
@@ -50,15 +51,15 @@ absl::Status CheckOptions(const ParameterClientOptions& options) {
 
 class ServersClient : public ParameterClient {
  public:
-  explicit ServersClient(const ParameterClientOptions& options) : options_(options) {
+  explicit ServersClient(const ParameterClientOptions& options)
+      : options_(options),
+        statistics_(options.schema.statistic_elements(), options.statistics_interval_steps) {
     for (size_t shard = 0; shard < options_.servers.size(); ++shard) {
       channels_.push_back(MakeChannel(options_.servers[shard]));
       patience_.emplace_back(ServerName(shard, options_.servers[shard]), Limit());
     }
     incarnations_.resize(channels_.size());
     missing_.resize(channels_.size());
-    statistics_sum_.resize(options_.schema.statistic_elements());
-    statistics_mean_.resize(options_.schema.statistic_elements());
   }
 
   ~ServersClient() override {
@@ -121,10 +122,7 @@ class ServersClient : public ParameterClient {
     return absl::OkStatus();
   }
 
-  void NoteStatistics(const float* statistics) override {
-    for (size_t k = 0; k < statistics_sum_.size(); ++k) statistics_sum_[k] += statistics[k];
-    ++steps_summed_;
-  }
+  void NoteStatistics(const float* statistics) override { statistics_.Add(statistics); }
 
   absl::Status Pull(Parameters which) override {
     SegmentExchange::Operation operation = {.kind = v1::ExchangeHeader::READ,
@@ -136,15 +134,15 @@ class ServersClient : public ParameterClient {
 
   absl::Status Push(const StepGradient& step) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
-    if (step.finite && step.statistics != nullptr) NoteStatistics(step.statistics);
-    const bool with_statistics = step.finite && TakeStatistics();
+    if (step.finite) statistics_.Add(step.statistics);
+    const bool with_statistics = step.finite && statistics_.Take();
     SegmentExchange::Operation operation = {
         .kind = step.finite ? v1::ExchangeHeader::PUSH : v1::ExchangeHeader::SKIP,
         .ticket = step.ticket,
         .earlier = step.earlier,
         .round = step.round,
         .gradient = step.gradient,
-        .statistics = statistics_mean_.data()};
+        .statistics = statistics_.values()};
     for (const SegmentPlan& segment : options_.plan.segments()) {
       if (segment.kind == TensorKind::kTrainable || with_statistics) {
         operation.segments.push_back(segment.id);
@@ -217,19 +215,6 @@ class ServersClient : public ParameterClient {
         ") and has lost what it knew; start the job anew"));
   }
 
-  // Whether the average of the statistics is due; then it lies in statistics_mean_, to
-  // which the messages of a push point.
-  bool TakeStatistics() {
-    if (statistics_sum_.empty() || steps_summed_ < options_.statistics_interval_steps) return false;
-    const float share = 1.0f / static_cast<float>(steps_summed_);
-    for (size_t k = 0; k < statistics_sum_.size(); ++k) {
-      statistics_mean_[k] = share * statistics_sum_[k];
-      statistics_sum_[k] = 0;
-    }
-    steps_summed_ = 0;
-    return true;
-  }
-
   void Run(SegmentExchange::Operation operation) {
     if (operation.segments.empty()) return;
     exchange_->Begin(std::move(operation));
@@ -247,8 +232,7 @@ class ServersClient : public ParameterClient {
   std::vector<Patience> patience_;
   std::vector<uint64_t> incarnations_;
   std::vector<std::vector<uint32_t>> missing_;
-  std::vector<float> statistics_sum_, statistics_mean_;
-  uint32_t steps_summed_ = 0;
+  StatisticsAverage statistics_;
   std::unique_ptr<SegmentExchange> exchange_;
   std::unique_ptr<ExchangeCalls> calls_;
 };

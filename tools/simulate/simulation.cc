@@ -1,0 +1,690 @@
+#include "tools/simulate/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/core/bytes.h"
+#include "common/core/shard_plan.h"
+#include "common/net/job_parts.h"
+#include "kernels/codecs/codec.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/device.h"
+#include "server/job_machines.h"
+#include "tools/run_figures.h"
+#include "worker/evaluator.h"
+#include "worker/gradient.h"
+#include "worker/job_setup.h"
+#include "worker/push_encoder.h"
+#include "worker/statistics_average.h"
+#include "worker/training_loop.h"
+
+namespace foreshard {
+namespace {
+
+// Gradients that are not finite, in sequence, after which no worker will have one again.
+constexpr uint64_t kHopelessSkips = 20;
+constexpr uint64_t kProgressEvery = 32;
+constexpr uint64_t kLagCounts = 1026;  // as the servers count; the last: beyond
+// About what a message is beyond its payload.
+constexpr uint64_t kMessageBytes = 200;
+// Slots of one start of a worker: nobody is restarted here.
+constexpr uint64_t kIncarnation = 1;
+
+// All parameters of a virtual worker are there when it begins.
+class OpenGate : public ParameterGate {
+ public:
+  absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
+};
+
+// A direction of a link: messages pass one after another.
+struct Link {
+  double bytes_per_second = 0;  // 0: no limit
+  double free_at = 0;
+
+  double Pass(double now, uint64_t bytes) {
+    if (bytes_per_second <= 0) return now;
+    free_at = std::max(now, free_at) + static_cast<double>(bytes) / bytes_per_second;
+    return free_at;
+  }
+};
+
+struct VirtualWorker {
+  VirtualWorker(const PushEncoderOptions& encoder, uint64_t elements, uint64_t statistics,
+                uint32_t interval, size_t segments)
+      : encoder(encoder),
+        statistics(statistics, interval),
+        parameters(elements),
+        sequence(segments),
+        held_version(segments),
+        clock(segments) {}
+
+  PushEncoder encoder;
+  StatisticsAverage statistics;
+  std::vector<float> parameters;  // of its last replies
+  // By segment.
+  std::vector<uint64_t> sequence, held_version, clock;
+  uint64_t step = 0;
+  uint64_t ticket = 0;
+  uint64_t batches = 0;
+  bool computing = false;
+  // Of the push under way.
+  size_t replies_left = 0;
+  double elements_seen = 0, lag_elements = 0, gap_elements = 0, gap_squares = 0,
+         surprise_squares = 0;
+  uint64_t first_lag = 0;
+  bool any_applied = false, any_discarded = false;
+  Link up, down;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const SimulationOptions& options) : options_(options), job_(options.job) {}
+
+  absl::Status Prepare();
+  absl::Status Run();
+  SimulationResult TakeResult();
+
+ private:
+  enum class What : uint8_t { kComputed, kArrived, kReplied };
+  struct Due {
+    double time = 0;
+    uint32_t worker = 0;
+    uint64_t number = 0;  // order of making: what was sent first comes first
+    What what = What::kComputed;
+    uint32_t segment = 0;
+    size_t message = 0;  // kArrived, kReplied: index in messages_
+    bool operator>(const Due& other) const {
+      return std::tie(time, worker, number) > std::tie(other.time, other.worker, other.number);
+    }
+  };
+  // What travels, where there is a network.
+  struct Message {
+    Event event;
+    std::vector<uint8_t> payload;
+    Outcome outcome;
+    CodecId codec = CodecId::kNone;
+  };
+
+  bool networked() const {
+    return options_.network.latency_seconds > 0 || options_.network.worker_bytes_per_second > 0 ||
+           options_.network.server_bytes_per_second > 0;
+  }
+  bool IsTrainable(uint32_t segment) const {
+    return plan_.segments()[segment].kind == TensorKind::kTrainable;
+  }
+  void Schedule(double time, uint32_t worker, What what, uint32_t segment = 0, size_t message = 0) {
+    due_.push({time, worker, next_number_++, what, segment, message});
+  }
+
+  absl::Status Initialise();
+  // Gives free workers batches, lowest slot first, as far as the dealer lets it.
+  absl::Status DealToAll(double now);
+  absl::Status Begin(uint32_t worker, uint64_t ticket, bool fresh, double now);
+  absl::Status Read(uint32_t worker, uint32_t segment);
+  absl::Status Compute(uint32_t worker, double now);
+  absl::Status Send(uint32_t worker, Event event, ByteSpan payload, double now);
+  absl::Status Arrive(Event event, double now);
+  absl::Status CloseRound(uint32_t segment, double now);
+  absl::Status Answer(uint32_t worker, uint32_t segment, const Outcome& outcome,
+                      const Reply& reply, double now);
+  void TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome, ByteSpan payload,
+                 CodecId codec);
+  absl::Status Acknowledge(uint32_t worker, double now);
+  void NoteOutcome(VirtualWorker& worker, uint32_t segment, const Outcome& outcome);
+  absl::Status Evaluate(double now);
+  std::vector<float> Master() const;
+  absl::Status Diverged(double now);
+
+  const SimulationOptions& options_;
+  const v1::JobSpec& job_;
+  absl::Time started_ = absl::Now();
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<GradientComputer> computer_;
+  std::unique_ptr<Evaluator> evaluator_;
+  ShardPlan plan_;
+  std::vector<std::unique_ptr<Segment>> segments_;
+  std::unique_ptr<Dealer> dealer_;
+  std::vector<VirtualWorker> workers_;
+  std::vector<Link> server_in_, server_out_;  // by shard
+  const Codec* reply_codec_ = nullptr;
+  bool synchronous_ = false;
+  uint64_t batches_per_epoch_ = 1;
+  OpenGate gate_;
+
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  uint64_t next_number_ = 0;
+  std::vector<Message> messages_;
+  std::vector<size_t> free_messages_;
+  std::vector<uint8_t> payload_, reply_;
+  std::vector<float> scratch_;
+
+  SimulationResult result_;
+  double now_ = 0;
+  double loss_sum_ = 0;
+  uint64_t loss_batches_ = 0;
+  uint64_t skips_in_sequence_ = 0;
+  uint32_t epochs_seen_ = 0;
+  bool over_ = false;
+  uint64_t pushes_ = 0;
+  double lag_sum_ = 0, gap_sum_ = 0, surprise_sum_ = 0;
+  std::vector<uint64_t> segment_pushes_, segment_gaps_;
+};
+
+absl::Status Simulation::Prepare() {
+  const uint32_t workers = job_.training().workers();
+  if (options_.clock.workers() < workers) {
+    return absl::InvalidArgumentError(absl::StrCat("simulation: a clock of ",
+                                                   options_.clock.workers(), " machines for ",
+                                                   workers, " workers"));
+  }
+  auto device = kernels::MakeDevice("cpu");
+  if (!device.ok()) return device.status();
+  device_ = *std::move(device);
+  auto model = MakeJobModel(job_, *options_.train, *device_);
+  if (!model.ok()) return model.status();
+  model_ = *std::move(model);
+  const Schema& schema = model_->schema();
+  auto plan = ShardPlan::Create(schema, MakePlanOptions(job_));
+  if (!plan.ok()) return plan.status();
+  plan_ = *std::move(plan);
+  synchronous_ = IsSynchronous(job_);
+  batches_per_epoch_ = BatchesPerEpoch(job_, options_.train->examples());
+  for (const SegmentPlan& segment : plan_.segments()) {
+    SegmentOptions segment_options = MakeSegmentOptions(job_, segment, batches_per_epoch_);
+    if (options_.exact_gaps) segment_options.sample_stride = 1;
+    auto made = Segment::Create(segment_options);
+    if (!made.ok()) return made.status();
+    segments_.push_back(*std::move(made));
+  }
+  const DealerOptions dealer = MakeDealerOptions(job_, batches_per_epoch_);
+  if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
+  dealer_ = std::make_unique<Dealer>(dealer);
+  reply_codec_ = FindCodec(job_.compression().reply());
+  PushEncoderOptions encoder = {
+      .rule = job_.update().rule(),
+      .half = {.momentum = job_.update().momentum(), .weight_decay = job_.update().weight_decay()},
+      .codec = FindCodec(job_.compression().push()),
+      .schedule = MakeSchedule(job_, batches_per_epoch_),
+      .trainable_elements = schema.trainable_elements(),
+      .segments = segments_.size()};
+  workers_.reserve(workers);
+  for (uint32_t k = 0; k < workers; ++k) {
+    workers_.emplace_back(encoder, schema.elements(), schema.statistic_elements(),
+                          job_.training().statistics_interval_steps(), segments_.size());
+    workers_.back().up.bytes_per_second = workers_.back().down.bytes_per_second =
+        options_.network.worker_bytes_per_second;
+  }
+  server_in_.assign(plan_.shards(), {.bytes_per_second = options_.network.server_bytes_per_second});
+  server_out_ = server_in_;
+  GradientOptions gradient = MakeGradientOptions(job_);
+  computer_ = std::make_unique<GradientComputer>(gradient, model_.get(), options_.train);
+  evaluator_ = std::make_unique<Evaluator>(
+      EvaluatorOptions{.seed = job_.seed(),
+                       .batch_size = job_.training().batch_size(),
+                       .recalibration_batches = job_.evaluation().recalibration_batches()},
+      model_.get(), options_.train, options_.test);
+  scratch_.resize(kMaxBlockElements + 16);
+  result_.lag_counts.resize(kLagCounts);
+  result_.segments.resize(segments_.size());
+  result_.worker_batches.resize(workers);
+  segment_pushes_.resize(segments_.size());
+  segment_gaps_.resize(segments_.size());
+  return Initialise();
+}
+
+absl::Status Simulation::Initialise() {
+  std::vector<float> values(model_->schema().elements());
+  model_->InitialValues(job_.seed(), values.data());
+  for (uint32_t s = 0; s < segments_.size(); ++s) {
+    const SegmentPlan& plan = plan_.segments()[s];
+    Event event = {.kind = EventKind::kInitialise, .segment = s};
+    const ByteSpan bytes(reinterpret_cast<const uint8_t*>(values.data() + plan.begin),
+                         plan.elements * sizeof(float));
+    event.payload = {.pieces = {&bytes, 1}, .bytes = bytes.size()};
+    if (const absl::Status status = segments_[s]->CheckPayload(event); !status.ok()) return status;
+    segments_[s]->Apply(event, nullptr);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Run() {
+  for (uint32_t worker = 0; worker < workers_.size(); ++worker) {
+    dealer_->Apply({DealerEvent::Kind::kJoin, worker});
+  }
+  absl::Status status = DealToAll(0);
+  while (status.ok() && !over_ && !due_.empty()) {
+    const Due due = due_.top();
+    due_.pop();
+    now_ = due.time;
+    switch (due.what) {
+      case What::kComputed:
+        if (options_.stop != nullptr && options_.stop->load()) {
+          return absl::CancelledError("interrupted");
+        }
+        status = Compute(due.worker, due.time);
+        break;
+      case What::kArrived: {
+        Message message = std::move(messages_[due.message]);
+        free_messages_.push_back(due.message);
+        const ByteSpan bytes(message.payload.data(), message.payload.size());
+        if (!message.payload.empty()) {
+          message.event.payload = {.pieces = {&bytes, 1}, .bytes = bytes.size()};
+        }
+        status = Arrive(message.event, due.time);
+        break;
+      }
+      case What::kReplied: {
+        const Message message = std::move(messages_[due.message]);
+        free_messages_.push_back(due.message);
+        TakeReply(due.worker, due.segment, message.outcome,
+                  ByteSpan(message.payload.data(), message.payload.size()), message.codec);
+        if (--workers_[due.worker].replies_left == 0) status = Acknowledge(due.worker, due.time);
+        break;
+      }
+    }
+  }
+  if (!status.ok()) return status;
+  if (!over_ && !dealer_->finished()) {
+    return absl::InternalError(absl::StrCat("simulation: nobody has anything to do after ",
+                                            dealer_->completed_tickets(), " of ",
+                                            dealer_->total_tickets(), " batches"));
+  }
+  result_.virtual_seconds = now_;
+  return over_ ? absl::OkStatus() : Evaluate(now_);
+}
+
+absl::Status Simulation::DealToAll(double now) {
+  for (uint32_t k = 0; k < workers_.size() && !dealer_->finished(); ++k) {
+    if (workers_[k].computing) continue;
+    const Deal deal = dealer_->Apply({DealerEvent::Kind::kFetch, k, 1});
+    if (deal.tickets.empty()) continue;
+    if (const absl::Status status = Begin(k, deal.tickets[0], true, now); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `fresh`: the worker has waited for its batch (or has none behind it), so that it
+// reads the parameters anew.
+absl::Status Simulation::Begin(uint32_t k, uint64_t ticket, bool fresh, double now) {
+  VirtualWorker& worker = workers_[k];
+  if (fresh && !(synchronous_ && worker.step > 0)) {
+    for (uint32_t s = 0; s < segments_.size(); ++s) {
+      if (const absl::Status status = Read(k, s); !status.ok()) return status;
+    }
+  }
+  worker.computing = true;
+  worker.ticket = ticket;
+  Schedule(now + options_.clock.BatchSeconds(k, worker.step++), k, What::kComputed);
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Read(uint32_t k, uint32_t s) {
+  VirtualWorker& worker = workers_[k];
+  Event event = {.kind = EventKind::kRead,
+                 .segment = s,
+                 .worker = k,
+                 .incarnation = kIncarnation,
+                 .held_version = worker.held_version[s],
+                 .argument = static_cast<uint64_t>(ReadMode::kSlot)};
+  // Statistics segments have no member bound; rounds have slots of members only.
+  if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
+  float* values = worker.parameters.data() + plan_.segments()[s].begin;
+  Reply reply = {.data = reinterpret_cast<uint8_t*>(values)};
+  const Outcome outcome = segments_[s]->Apply(event, &reply);
+  worker.held_version[s] = outcome.version;
+  worker.clock[s] = outcome.clock;
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Compute(uint32_t k, double now) {
+  VirtualWorker& worker = workers_[k];
+  const absl::Time start = absl::Now();
+  const auto step = computer_->Compute(worker.ticket, worker.parameters.data(), gate_);
+  result_.gradient_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+  if (!step.ok()) return step.status();
+  loss_sum_ += step->loss;
+  ++loss_batches_;
+  skips_in_sequence_ = step->finite ? 0 : skips_in_sequence_ + 1;
+  if (!step->finite) {
+    ++result_.skipped;
+    if (!kernels::AllFinite(worker.parameters.data(), worker.parameters.size()) ||
+        skips_in_sequence_ >= std::max<uint64_t>(kHopelessSkips, 2 * workers_.size())) {
+      return Diverged(now);
+    }
+  }
+  if (step->finite) worker.statistics.Add(computer_->statistics());
+  const bool with_statistics = step->finite && worker.statistics.Take();
+  worker.elements_seen = worker.lag_elements = worker.gap_elements = 0;
+  worker.gap_squares = worker.surprise_squares = 0;
+  worker.any_applied = worker.any_discarded = false;
+  worker.replies_left = 0;
+  for (const SegmentPlan& plan : plan_.segments()) {
+    worker.replies_left += plan.kind == TensorKind::kTrainable || with_statistics;
+  }
+  const uint64_t round =
+      synchronous_ ? RoundOfTicket(worker.ticket, batches_per_epoch_, job_.training().workers()) : 0;
+  for (uint32_t s = 0; s < segments_.size(); ++s) {
+    const SegmentPlan& plan = plan_.segments()[s];
+    if (!IsTrainable(s) && !with_statistics) continue;
+    Event event = {.kind = step->finite ? EventKind::kPush : EventKind::kSkip,
+                   .codec = static_cast<uint8_t>(CodecId::kNone),
+                   .reply_codec = static_cast<uint8_t>(
+                       IsTrainable(s) ? reply_codec_->id() : CodecId::kNone),
+                   .segment = s,
+                   .worker = k,
+                   .incarnation = kIncarnation,
+                   .sequence = ++worker.sequence[s],
+                   .ticket = worker.ticket,
+                   .held_version = worker.held_version[s],
+                   .argument = IsTrainable(s) ? round : 0};
+    ByteSpan payload;
+    if (!step->finite) {
+      payload = {};
+    } else if (!IsTrainable(s)) {
+      const float* values =
+          worker.statistics.values() + plan.begin - model_->schema().trainable_elements();
+      payload = {reinterpret_cast<const uint8_t*>(values), plan.elements * sizeof(float)};
+    } else {
+      float* gradient = computer_->gradient() + plan.begin;
+      worker.encoder.Transform(plan, worker.ticket, worker.clock[s],
+                               worker.parameters.data() + plan.begin, gradient);
+      event.codec = static_cast<uint8_t>(worker.encoder.codec().id());
+      if (worker.encoder.plain()) {
+        payload = {reinterpret_cast<const uint8_t*>(gradient), plan.elements * sizeof(float)};
+      } else {
+        payload_.resize(worker.encoder.EncodedBytes(plan));
+        worker.encoder.Encode(plan, gradient, payload_.data());
+        payload = {payload_.data(), payload_.size()};
+      }
+      result_.push_bytes += payload.size();
+    }
+    if (const absl::Status status = Send(k, event, payload, now); !status.ok() || over_) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Send(uint32_t k, Event event, ByteSpan payload, double now) {
+  if (!networked()) {
+    if (!payload.empty()) event.payload = {.pieces = {&payload, 1}, .bytes = payload.size()};
+    return Arrive(event, now);
+  }
+  const uint32_t shard = plan_.segments()[event.segment].shard;
+  const uint64_t bytes = payload.size() + kMessageBytes;
+  const double sent = workers_[k].up.Pass(now, bytes) + options_.network.latency_seconds;
+  const double arrived = server_in_[shard].Pass(sent, bytes);
+  size_t message = messages_.size();
+  if (free_messages_.empty()) {
+    messages_.emplace_back();
+  } else {
+    message = free_messages_.back();
+    free_messages_.pop_back();
+  }
+  messages_[message].event = event;
+  messages_[message].payload.assign(payload.begin(), payload.end());
+  Schedule(arrived, k, What::kArrived, event.segment, message);
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Arrive(Event event, double now) {
+  Segment& segment = *segments_[event.segment];
+  if (const absl::Status status = segment.CheckPayload(event); !status.ok()) {
+    // Finite gradients can make a push that is not: where momentum overflows.
+    return absl::IsInvalidArgument(status) && event.kind == EventKind::kPush ? Diverged(now) : status;
+  }
+  if (const absl::Status status = segment.Admit(&event); !status.ok()) return status;
+  const SegmentPlan& plan = plan_.segments()[event.segment];
+  const bool rounds = synchronous_ && IsTrainable(event.segment);
+  if (rounds) {
+    const Outcome noted = segment.Apply(event, nullptr);
+    NoteOutcome(workers_[event.worker], event.segment, noted);
+    return segment.RoundComplete() ? CloseRound(event.segment, now) : absl::OkStatus();
+  }
+  // Without a network the reply is written where the worker holds it.
+  Reply reply;
+  if (networked() || reply_codec_->id() != CodecId::kNone) {
+    reply_.resize(plan.elements * sizeof(float));
+    reply.data = reply_.data();
+  } else {
+    reply.data =
+        reinterpret_cast<uint8_t*>(workers_[event.worker].parameters.data() + plan.begin);
+  }
+  const Outcome outcome = segment.Apply(event, &reply);
+  NoteOutcome(workers_[event.worker], event.segment, outcome);
+  return Answer(event.worker, event.segment, outcome, reply, now);
+}
+
+absl::Status Simulation::CloseRound(uint32_t s, double now) {
+  Segment& segment = *segments_[s];
+  const Event closed = {
+      .kind = EventKind::kRoundClosed, .segment = s, .argument = segment.open_round()};
+  Outcome outcome = segment.Apply(closed, nullptr);
+  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  for (uint32_t k = 0; k < workers_.size(); ++k) {
+    Event read = {.kind = EventKind::kRead,
+                  .reply_codec = static_cast<uint8_t>(reply_codec_->id()),
+                  .segment = s,
+                  .worker = k,
+                  .incarnation = kIncarnation,
+                  .held_version = workers_[k].held_version[s],
+                  .argument = static_cast<uint64_t>(ReadMode::kSlot)};
+    if (const absl::Status status = segment.Admit(&read); !status.ok()) return status;
+    Reply reply = {.data = reply_.data()};
+    outcome = segment.Apply(read, &reply);
+    if (const absl::Status status = Answer(k, s, outcome, reply, now); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, const Reply& reply,
+                                double now) {
+  VirtualWorker& worker = workers_[k];
+  if (IsTrainable(s)) result_.pull_bytes += reply.bytes;
+  const ByteSpan payload(reply.data, reply.bytes);
+  if (!networked()) {
+    TakeReply(k, s, outcome, payload, reply.codec);
+    return --worker.replies_left == 0 ? Acknowledge(k, now) : absl::OkStatus();
+  }
+  const uint64_t bytes = reply.bytes + kMessageBytes;
+  const double sent = server_out_[plan_.segments()[s].shard].Pass(now, bytes);
+  const double arrived = worker.down.Pass(sent + options_.network.latency_seconds, bytes);
+  size_t message = messages_.size();
+  if (free_messages_.empty()) {
+    messages_.emplace_back();
+  } else {
+    message = free_messages_.back();
+    free_messages_.pop_back();
+  }
+  messages_[message].outcome = outcome;
+  messages_[message].codec = reply.codec;
+  messages_[message].payload.assign(payload.begin(), payload.end());
+  Schedule(arrived, k, What::kReplied, s, message);
+  return absl::OkStatus();
+}
+
+void Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
+                           CodecId codec_id) {
+  VirtualWorker& worker = workers_[k];
+  worker.held_version[s] = outcome.version;
+  worker.clock[s] = outcome.clock;
+  float* values = worker.parameters.data() + plan_.segments()[s].begin;
+  if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return;
+  const Codec& codec = *FindCodec(codec_id);
+  const uint8_t* in = payload.data();
+  for (const Block& block : plan_.segments()[s].blocks) {
+    float* out = values + block.offset;
+    const float* decoded = codec.DecodeBlock(in, block.elements, scratch_.data());
+    std::memcpy(out, decoded, block.elements * sizeof(float));
+    in += codec.BlockBytes(block.elements);
+  }
+}
+
+void Simulation::NoteOutcome(VirtualWorker& worker, uint32_t s, const Outcome& outcome) {
+  if (!IsTrainable(s)) return;
+  worker.any_discarded |= outcome.result == Result::kDiscarded;
+  if (outcome.result != Result::kApplied && outcome.result != Result::kPending) return;
+  const auto elements = static_cast<double>(plan_.segments()[s].elements);
+  if (!worker.any_applied) worker.first_lag = outcome.lag;
+  worker.any_applied = true;
+  worker.elements_seen += elements;
+  worker.lag_elements += elements * static_cast<double>(outcome.lag);
+  SimulationResult::SegmentFigures& figures = result_.segments[s];
+  ++segment_pushes_[s];
+  figures.lag_mean += static_cast<double>(outcome.lag);
+  result_.lag_max = std::max(result_.lag_max, outcome.lag);
+  if (outcome.sampled_elements == 0) return;
+  const auto sampled = static_cast<double>(outcome.sampled_elements);
+  ++segment_gaps_[s];
+  figures.gap_mean += std::sqrt(outcome.gap_squares / sampled);
+  figures.surprise_mean += std::sqrt(outcome.surprise_squares / sampled);
+  worker.gap_elements += elements;
+  worker.gap_squares += elements * outcome.gap_squares / sampled;
+  worker.surprise_squares += elements * outcome.surprise_squares / sampled;
+}
+
+// Every segment has answered: the batch is done.
+absl::Status Simulation::Acknowledge(uint32_t k, double now) {
+  VirtualWorker& worker = workers_[k];
+  if (worker.any_applied) {
+    ++result_.updates;
+    ++pushes_;
+    lag_sum_ += worker.lag_elements / worker.elements_seen;
+    ++result_.lag_counts[std::min(worker.first_lag, kLagCounts - 1)];
+    const double gap =
+        worker.gap_elements > 0 ? std::sqrt(worker.gap_squares / worker.gap_elements) : 0;
+    gap_sum_ += gap;
+    result_.gaps.Add(gap);
+    surprise_sum_ +=
+        worker.gap_elements > 0 ? std::sqrt(worker.surprise_squares / worker.gap_elements) : 0;
+  }
+  result_.discarded += worker.any_discarded;
+  ++result_.worker_batches[k];
+  worker.computing = false;
+  dealer_->Apply({DealerEvent::Kind::kComplete, k, worker.ticket});
+  const uint64_t completed = dealer_->completed_tickets();
+  if (options_.progress && completed % kProgressEvery == 0) {
+    options_.progress({completed, dealer_->total_tickets(), now});
+  }
+  if (dealer_->completed_epochs() > epochs_seen_ && !dealer_->finished()) {
+    epochs_seen_ = dealer_->completed_epochs();
+    const uint32_t interval = options_.evaluation_interval_epochs;
+    if (interval > 0 && epochs_seen_ % interval == 0) {
+      if (const absl::Status status = Evaluate(now); !status.ok()) return status;
+    }
+  }
+  // Whoever waited for this one's progress comes after it.
+  const Deal deal = dealer_->Apply({DealerEvent::Kind::kFetch, k, 1});
+  if (!deal.tickets.empty()) {
+    if (const absl::Status status = Begin(k, deal.tickets[0], false, now); !status.ok()) {
+      return status;
+    }
+  }
+  return DealToAll(now);
+}
+
+std::vector<float> Simulation::Master() const {
+  std::vector<float> values(model_->schema().elements());
+  for (uint32_t s = 0; s < segments_.size(); ++s) {
+    const absl::Span<const float> theta = segments_[s]->theta();
+    std::copy(theta.begin(), theta.end(), values.begin() + plan_.segments()[s].begin);
+  }
+  return values;
+}
+
+absl::Status Simulation::Evaluate(double now) {
+  const absl::Time start = absl::Now();
+  std::vector<float> values = Master();
+  const auto evaluation = evaluator_->Evaluate(values.data(), 0);
+  if (!evaluation.ok()) return evaluation.status();
+  result_.evaluation_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+  CurvePoint point = {.epoch = static_cast<double>(dealer_->completed_tickets()) /
+                               static_cast<double>(dealer_->total_tickets()) *
+                               job_.training().epochs(),
+                      .virtual_seconds = now,
+                      .training_loss = loss_batches_ > 0 ? loss_sum_ / loss_batches_ : 0,
+                      .loss = evaluation->loss(),
+                      .accuracy = evaluation->accuracy()};
+  loss_sum_ = 0;
+  loss_batches_ = 0;
+  if (!std::isfinite(point.loss)) return Diverged(now);
+  result_.curve.push_back(point);
+  result_.final_loss = point.loss;
+  result_.final_accuracy = point.accuracy;
+  result_.best_accuracy = std::max(result_.best_accuracy, point.accuracy);
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Diverged(double now) {
+  over_ = true;
+  result_.diverged = true;
+  result_.diverged_epoch = static_cast<double>(dealer_->completed_tickets()) /
+                           static_cast<double>(batches_per_epoch_);
+  result_.final_accuracy = 1.0 / std::max(options_.train->classes(), 1u);
+  result_.final_loss = std::log(std::max(options_.train->classes(), 1u));
+  now_ = now;
+  return absl::OkStatus();
+}
+
+SimulationResult Simulation::TakeResult() {
+  result_.batches = dealer_->completed_tickets();
+  if (pushes_ > 0) {
+    const auto pushes = static_cast<double>(pushes_);
+    result_.lag_mean = lag_sum_ / pushes;
+    result_.gap_mean = gap_sum_ / pushes;
+    result_.surprise_mean = surprise_sum_ / pushes;
+  }
+  result_.lag_p99 = StalenessQuantile(result_.lag_counts, 0.99, result_.lag_max);
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    SimulationResult::SegmentFigures& figures = result_.segments[s];
+    if (segment_pushes_[s] > 0) figures.lag_mean /= static_cast<double>(segment_pushes_[s]);
+    if (segment_gaps_[s] > 0) {
+      figures.gap_mean /= static_cast<double>(segment_gaps_[s]);
+      figures.surprise_mean /= static_cast<double>(segment_gaps_[s]);
+    }
+  }
+  const uint64_t workers = workers_.size();
+  const uint64_t batches = std::max<uint64_t>(result_.batches, 1);
+  result_.synchronous_seconds =
+      SynchronousSeconds(options_.clock, (batches + workers - 1) / workers);
+  result_.ideal_seconds = AsynchronousSeconds(options_.clock, batches);
+  const std::vector<float> master = Master();
+  result_.parameters_checksum =
+      Checksum(ByteSpan(reinterpret_cast<const uint8_t*>(master.data()), master.size() * sizeof(float)));
+  result_.total_seconds = absl::ToDoubleSeconds(absl::Now() - started_);
+  return std::move(result_);
+}
+
+}  // namespace
+
+void LogHistogram::Add(double value) {
+  int bin = 0;
+  if (value >= kLowest) {
+    bin = 1 + static_cast<int>(std::floor(8 * std::log10(value / kLowest)));
+  }
+  ++counts[std::clamp(bin, 0, kBins)];
+}
+
+double LogHistogram::LowerEdge(int bin) {
+  return bin <= 0 ? 0 : kLowest * std::pow(10.0, (bin - 1) / 8.0);
+}
+
+absl::StatusOr<SimulationResult> Simulate(const SimulationOptions& options) {
+  Simulation simulation(options);
+  if (const absl::Status status = simulation.Prepare(); !status.ok()) return status;
+  if (const absl::Status status = simulation.Run(); !status.ok()) return status;
+  return simulation.TakeResult();
+}
+
+}  // namespace foreshard
