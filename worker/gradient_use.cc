@@ -8,13 +8,29 @@
 
 namespace foreshard {
 
+absl::StatusOr<GradientUse::Place> PushGradients::PlaceOf(const Ticket& ticket) {
+  if (!has_parameters_ || ticket.waited) {
+    if (const absl::Status pulled = client_->Pull(Parameters::kAsSent); !pulled.ok()) return pulled;
+    has_parameters_ = true;
+  }
+  return Place{client_->parameters(), client_};
+}
+
 ElasticSteps::ElasticSteps(const ElasticOptions& options, const ShardPlan& plan,
                            const Schema& schema, ParameterClient* client)
     : synchronous_(options.synchronous_steps > 0),
       segments_(plan.segments().size()),
       client_(client),
-      replica_(options, plan, schema) {
-  replica_.Restart(client->parameters());
+      replica_(options, plan, schema) {}
+
+absl::StatusOr<GradientUse::Place> ElasticSteps::PlaceOf(const Ticket& ticket) {
+  if (!has_parameters_) {
+    if (const absl::Status pulled = client_->Pull(Parameters::kAsSent); !pulled.ok()) return pulled;
+    replica_.Restart(client_->parameters());
+    NoteClocks();
+    has_parameters_ = true;
+  }
+  return Place{replica_.GradientPoint(ticket.number), &gate_};
 }
 
 absl::Status ElasticSteps::Take(const StepGradient& step) {
@@ -37,7 +53,7 @@ absl::Status ElasticSteps::Exchange() {
   const absl::Status pulled =
       synchronous_ ? client_->Finish() : client_->Pull(Parameters::kAsSent);
   if (!pulled.ok()) return pulled;
-  for (uint32_t id = 0; id < segments_; ++id) replica_.set_clock(id, client_->clock(id));
+  NoteClocks();
   StepGradient push = {.earlier = replica_.tickets(), .round = replica_.round()};
   // Dealt again, a ticket may be lower than those before it.
   const auto highest = std::max_element(push.earlier.begin(), push.earlier.end());
@@ -52,6 +68,10 @@ absl::Status ElasticSteps::Exchange() {
   }
   replica_.Exchanged();
   return client_->Push(push);
+}
+
+void ElasticSteps::NoteClocks() {
+  for (uint32_t id = 0; id < segments_; ++id) replica_.set_clock(id, client_->clock(id));
 }
 
 }  // namespace foreshard

@@ -2,16 +2,18 @@
 // it. One way for rules whose server takes gradients, one for elastic averaging.
 //
 //   auto use = std::make_unique<PushGradients>(client);
-//   const GradientUse::Place at = use->PlaceOf(ticket);
-//   auto step = computer.Compute(ticket, at.parameters, *at.gate);
+//   auto at = use->PlaceOf(ticket);
+//   auto step = computer.Compute(ticket.number, at->parameters, *at->gate);
 //   RETURN_IF_ERROR(use->Ready());
-//   RETURN_IF_ERROR(use->Take({.ticket = ticket, .gradient = ..., .finite = step->finite}));
+//   RETURN_IF_ERROR(use->Take({.ticket = ticket.number, .gradient = ..., .finite = ...}));
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/elastic_replica.h"
+#include "worker/lead_client.h"
 #include "worker/models/model.h"
 #include "worker/parameter_client.h"
 
@@ -26,8 +28,9 @@ class GradientUse {
   };
 
   virtual ~GradientUse() = default;
-  // Where the gradient of this ticket is to be computed; valid until Take.
-  virtual Place PlaceOf(uint64_t ticket) = 0;
+  // Where the gradient of this ticket is to be computed; valid until Take. The first call
+  // fetches the first parameters: who is dealt nothing has no place in the segments.
+  virtual absl::StatusOr<Place> PlaceOf(const Ticket& ticket) = 0;
   // Waits for what must be over before Take.
   virtual absl::Status Ready() = 0;
   // `step.round` is the worker's step. The memory that it points to may be written again
@@ -37,29 +40,31 @@ class GradientUse {
   virtual absl::Status Flush() = 0;
 };
 
-// Every gradient is pushed; the next is computed at what comes back.
+// Every gradient is pushed; the next is computed at what comes back, or, where its ticket
+// was waited for, at what there is by then: never at anything older than the ticket.
 class PushGradients final : public GradientUse {
  public:
   explicit PushGradients(ParameterClient* client) : client_(client) {}
 
-  Place PlaceOf(uint64_t) override { return {client_->parameters(), client_}; }
+  absl::StatusOr<Place> PlaceOf(const Ticket& ticket) override;
   absl::Status Ready() override { return client_->Finish(); }
   absl::Status Take(const StepGradient& step) override { return client_->Push(step); }
   absl::Status Flush() override { return absl::OkStatus(); }
 
  private:
   ParameterClient* const client_;
+  bool has_parameters_ = false;
 };
 
 // Gradients are steps on the worker's own parameters; what is pushed, now and then and
 // while the next steps go on, is their difference to the center.
 class ElasticSteps final : public GradientUse {
  public:
-  // Begins at the parameters that the client has pulled. `plan` outlives this object.
+  // Begins at the center as the first ticket finds it. `plan` outlives this object.
   ElasticSteps(const ElasticOptions& options, const ShardPlan& plan, const Schema& schema,
                ParameterClient* client);
 
-  Place PlaceOf(uint64_t ticket) override { return {replica_.GradientPoint(ticket), &gate_}; }
+  absl::StatusOr<Place> PlaceOf(const Ticket& ticket) override;
   absl::Status Ready() override { return absl::OkStatus(); }
   absl::Status Take(const StepGradient& step) override;
   absl::Status Flush() override;
@@ -72,11 +77,13 @@ class ElasticSteps final : public GradientUse {
   };
 
   absl::Status Exchange();
+  void NoteClocks();
 
   const bool synchronous_;
   const size_t segments_;
   ParameterClient* const client_;
   ElasticReplica replica_;
+  bool has_parameters_ = false;
   OpenGate gate_;
 };
 

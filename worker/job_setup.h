@@ -46,7 +46,7 @@ std::optional<ElasticOptions> MakeElasticOptions(const v1::JobSpec& job,
                                                  uint64_t batches_per_epoch);
 
 // What the job's rule makes of a worker's gradients. `options` are the client's and, like
-// it, outlive the result; the client has pulled.
+// it, outlive the result.
 std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
                                              const ParameterClientOptions& options,
                                              ParameterClient* client);

@@ -52,11 +52,13 @@ absl::Status TrainingLoop::Run() {
   }
 }
 
-absl::Status TrainingLoop::Step(uint64_t ticket) {
+absl::Status TrainingLoop::Step(const Ticket& dealt) {
+  const uint64_t ticket = dealt.number;
   const double waited = client_->TakeWaitSeconds();  // by what came after the last step
   const absl::Time start = absl::Now();
-  const GradientUse::Place at = use_->PlaceOf(ticket);
-  const auto step = computer_->Compute(ticket, at.parameters, *at.gate);
+  const auto at = use_->PlaceOf(dealt);
+  if (!at.ok()) return at.status();
+  const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
   if (!step.ok()) return step.status();
   if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
   const absl::Time end = absl::Now();

@@ -46,14 +46,14 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
                ParameterClient* client, LeadClient* lead, Progress* progress);
 
-  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED,
-  // with every started push acknowledged where the servers still answer), or
-  // something fails.
+  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED, with
+  // every started push acknowledged where the servers still answer), or something
+  // fails.
   absl::Status Run();
 
  private:
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
-  absl::Status Step(uint64_t ticket);
+  absl::Status Step(const Ticket& ticket);
   // Makes the step as slow as it should be; returns what it then has taken.
   double Pace(double compute_seconds) const;
   void SleepFor(absl::Duration time) const;

@@ -49,7 +49,6 @@ class ElasticStepsTest : public ::testing::Test {
     client_ = ParameterClient::Connect(options).value();
     const std::vector<float> first = {4, 4, 4, 0, 0};
     ASSERT_TRUE(client_->Initialise(first).ok());
-    ASSERT_TRUE(client_->Pull(Parameters::kAsSent).ok());
     ElasticOptions elastic;
     elastic.elasticity = 0.5f;
     elastic.local_steps = 2;
@@ -60,6 +59,7 @@ class ElasticStepsTest : public ::testing::Test {
 
   absl::Status Take(uint64_t ticket, float gradient, bool finite = true, uint64_t round = 0) {
     gradient_.assign(3, gradient);
+    if (const auto at = use_->PlaceOf({.number = ticket}); !at.ok()) return at.status();
     if (absl::Status ready = use_->Ready(); !ready.ok()) return ready;
     return use_->Take({.ticket = ticket,
                        .round = round,
@@ -68,9 +68,9 @@ class ElasticStepsTest : public ::testing::Test {
                        .finite = finite});
   }
   float Own(uint64_t ticket) {
-    const GradientUse::Place at = use_->PlaceOf(ticket);
-    EXPECT_TRUE(at.gate->WaitFor(0, 3).ok());
-    return at.parameters[2];
+    const auto at = use_->PlaceOf({.number = ticket, .waited = true});
+    EXPECT_TRUE(at.ok() && at->gate->WaitFor(0, 3).ok()) << at.status();
+    return at->parameters[2];
   }
   float Center() const { return server_->state(0).values[2]; }
   Kinds Said() const {
