@@ -1,6 +1,7 @@
 #include "server/lead.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -185,10 +186,9 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   Deal deal;
   if (!dealer_->finished() && request.count() > 0) {
     // What a lost reply has dealt already comes first.
+    const std::set<uint64_t> known(request.held().begin(), request.held().end());
     for (const uint64_t ticket : dealer_->held(worker)) {
-      if (std::count(request.held().begin(), request.held().end(), ticket) == 0) {
-        deal.tickets.push_back(ticket);
-      }
+      if (known.count(ticket) == 0) deal.tickets.push_back(ticket);
     }
   }
   if (!dealer_->finished() && request.count() > deal.tickets.size()) {

@@ -58,7 +58,7 @@ LeadClient::LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lea
 LeadClient::~LeadClient() { Close(); }
 
 bool LeadClient::Stopped() const {
-  return closing_.load() || (options_.stop != nullptr && options_.stop->load());
+  return closing_.load() || Interrupted();
 }
 
 void LeadClient::Close() {
@@ -70,6 +70,21 @@ void LeadClient::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool LeadClient::AwaitTicket() {
+  absl::MutexLock lock(&mutex_);
+  loop_waits_ = hand_.empty();
+  if (loop_waits_) changed_.SignalAll();
+  const auto waits_no_more = absl::MakeCleanup(
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
+  const uint64_t answers = answers_;
+  while (hand_.empty() && !finished_ && failure_.ok() && !Interrupted()) {
+    // What was said of tickets to have ahead may be true no more.
+    if (told_to_wait_ && answers_ > answers) return false;
+    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  }
+  return true;
+}
+
 absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   absl::MutexLock lock(&mutex_);
   loop_waits_ = hand_.empty();
@@ -77,7 +92,7 @@ absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   const auto waits_no_more = absl::MakeCleanup(
       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
   while (hand_.empty() && !finished_ && failure_.ok()) {
-    if (options_.stop != nullptr && options_.stop->load()) {
+    if (Interrupted()) {
       return absl::CancelledError("interrupted while waiting for a ticket");
     }
     changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
@@ -97,11 +112,14 @@ absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   return ticket;
 }
 
-void LeadClient::Completed(uint64_t ticket) {
+void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {
   absl::MutexLock lock(&mutex_);
-  std::erase(taken_, ticket);
   if (completed_.empty()) first_completed_ = absl::Now();
   completed_.push_back(ticket);
+  completed_.insert(completed_.end(), others.begin(), others.end());
+  std::erase_if(taken_, [&](uint64_t taken) {
+    return taken == ticket || std::find(others.begin(), others.end(), taken) != others.end();
+  });
   changed_.SignalAll();
 }
 
@@ -177,6 +195,7 @@ void LeadClient::Fetch() {
       front_waited_ = told_to_wait_ || options_.staleness_bound;
     }
     hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
+    ++answers_;
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
     ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)
                      ? absl::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "worker/patience.h"
 
@@ -62,10 +63,14 @@ class LeadClient {
   uint64_t incarnation() const { return registration_.incarnation(); }
   double lease_seconds() const { return registration_.lease_seconds(); }
 
+  // Waits until a ticket is in hand or none will come any more (true), or the lead has
+  // said that it has none to deal for now (false): it may be waiting for what is held
+  // back, so that should be pushed before NextTicket.
+  bool AwaitTicket();
   // The next dealt batch; nullopt when the job is over.
   absl::StatusOr<std::optional<Ticket>> NextTicket();
-  // Every segment has acknowledged (or skipped) this ticket.
-  void Completed(uint64_t ticket);
+  // Every segment has acknowledged (or skipped) this ticket, and the others with it.
+  void Completed(uint64_t ticket, absl::Span<const uint64_t> others = {});
   // Kept, and sent about once a second.
   void Report(const v1::WorkerFigures& figures);
   // Why the job is over, once NextTicket has said so.
@@ -84,6 +89,7 @@ class LeadClient {
   absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Stopped() const;
+  bool Interrupted() const { return options_.stop != nullptr && options_.stop->load(); }
   void Close();
 
   const LeadClientOptions options_;
@@ -101,8 +107,9 @@ class LeadClient {
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer
+  uint64_t answers_ ABSL_GUARDED_BY(mutex_) = 0;
   bool front_waited_ ABSL_GUARDED_BY(mutex_) = false;  // hand_'s first, as Ticket says
-  bool loop_waits_ ABSL_GUARDED_BY(mutex_) = false;    // in NextTicket
+  bool loop_waits_ ABSL_GUARDED_BY(mutex_) = false;    // for a ticket
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   std::string finish_reason_ ABSL_GUARDED_BY(mutex_);

@@ -212,10 +212,14 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   options.hello.set_worker_name(flags.name);
   options.stop = signals.stop();
   options.acknowledged = [&progress, lead = lead->get()](const PushFigures& push) {
-    lead->Completed(push.ticket);
+    lead->Completed(push.ticket, push.earlier);
     progress.Acknowledged(push);
   };
   const auto train = [&]() -> absl::Status {
+    // Messages point into the memory of these, so they outlive the client.
+    GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
+                              setup.train.get());
+    std::unique_ptr<GradientUse> use;
     auto client = ParameterClient::Connect(options);
     if (!client.ok()) return client.status();
     Heartbeat::Options beat = {.addresses = setup.servers,
@@ -234,13 +238,13 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     if (!status.ok()) return status;
     if (status = WriteReadyFile(flags.ready_file, setup.metrics_address); !status.ok()) return status;
     LOG(INFO) << "training as worker " << (*lead)->worker() << " (" << flags.name << ")";
-    GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
-                              setup.train.get());
     TrainingLoopOptions loop_options;
     loop_options.slowdown = flags.slowdown;
     loop_options.times = setup.times.get();
     loop_options.batches_per_epoch = BatchesPerEpoch(setup.job, setup.train->examples());
     if (options.synchronous) loop_options.round_members = setup.job.training().workers();
+    use = MakeGradientUse(setup.job, options, client->get());
+    loop_options.use = use.get();
     loop_options.stop = signals.stop();
     loop_options.fenced = [&heartbeat] { return heartbeat.status(); };
     TrainingLoop loop(loop_options, &computer, client->get(), lead->get(), &progress);

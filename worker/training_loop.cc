@@ -20,16 +20,26 @@ uint64_t RoundOfTicket(uint64_t ticket, uint64_t batches_per_epoch, uint32_t mem
 
 TrainingLoop::TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
                            ParameterClient* client, LeadClient* lead, Progress* progress)
-    : options_(options), computer_(computer), client_(client), lead_(lead), progress_(progress) {}
+    : options_(options),
+      computer_(computer),
+      client_(client),
+      lead_(lead),
+      progress_(progress),
+      push_(client),
+      use_(options.use != nullptr ? options.use : &push_) {}
 
 absl::Status TrainingLoop::Run() {
   for (;;) {
     if (Stopped()) {
-      const absl::Status finished = client_->Finish();
+      absl::Status finished = use_->Flush();
+      if (finished.ok()) finished = client_->Finish();
       return finished.ok() ? absl::CancelledError("interrupted") : finished;
     }
     if (options_.fenced) {
       if (const absl::Status fenced = options_.fenced(); !fenced.ok()) return fenced;
+    }
+    if (!lead_->AwaitTicket()) {
+      if (const absl::Status flushed = use_->Flush(); !flushed.ok()) return flushed;
     }
     const auto ticket = lead_->NextTicket();
     if (!ticket.ok()) {
@@ -44,14 +54,13 @@ absl::Status TrainingLoop::Run() {
 
 absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const uint64_t ticket = dealt.number;
+  const double waited = client_->TakeWaitSeconds();  // by what came after the last step
   const absl::Time start = absl::Now();
-  if (!has_parameters_ || dealt.waited) {
-    if (const absl::Status pulled = client_->Pull(Parameters::kAsSent); !pulled.ok()) return pulled;
-    has_parameters_ = true;
-  }
-  const auto step = computer_->Compute(ticket, client_->parameters(), *client_);
+  const auto at = use_->PlaceOf(dealt);
+  if (!at.ok()) return at.status();
+  const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
   if (!step.ok()) return step.status();
-  if (const absl::Status finished = client_->Finish(); !finished.ok()) return finished;
+  if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
   const absl::Time end = absl::Now();
   StepNotes notes = {.loss = step->loss,
                      .gradient_norm = step->norm,
@@ -59,10 +68,11 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
                      .finite = step->finite,
                      .wait_seconds = client_->TakeWaitSeconds()};
   notes.compute_seconds = std::max(absl::ToDoubleSeconds(end - start) - notes.wait_seconds, 0.0);
+  notes.wait_seconds += waited;
   if (!step->finite) {
     LOG_EVERY_N(WARNING, 20) << "ticket " << ticket
                              << ": the gradient is not finite (loss " << step->loss
-                             << "); the servers skip it";
+                             << "); it is skipped";
   }
   const double batch_seconds = Pace(notes.compute_seconds);
   // One that was cut short by the end says nothing.
@@ -71,7 +81,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
     progress_->ErrorFeedback(client_->ErrorFeedbackRatio(computer_->gradient()));
     ratio_due_ = end + kRatioEvery;
   }
-  const absl::Status pushed = client_->Push(
+  const absl::Status taken = use_->Take(
       {.ticket = ticket,
        .round = options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
                                                            options_.round_members)
@@ -79,7 +89,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
        .gradient = computer_->gradient(),
        .statistics = computer_->statistics(),
        .finite = step->finite});
-  if (!pushed.ok()) return pushed;
+  if (!taken.ok()) return taken;
   progress_->Step(notes, absl::Now());
   lead_->Report(progress_->Figures(client_->traffic()));
   return absl::OkStatus();

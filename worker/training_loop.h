@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "worker/batch_times.h"
 #include "worker/gradient.h"
+#include "worker/gradient_use.h"
 #include "worker/lead_client.h"
 #include "worker/parameter_client.h"
 #include "worker/progress.h"
@@ -29,6 +30,8 @@ struct TrainingLoopOptions {
   // are not dealt; its tickets are numbered `batches_per_epoch` all the same.
   uint32_t round_members = 0;
   uint64_t batches_per_epoch = 1;
+  // What becomes of gradients, through the same client; null: each is pushed.
+  GradientUse* use = nullptr;
   const std::atomic<bool>* stop = nullptr;
   // Looked at before each step; an error ends the run. May be empty.
   std::function<absl::Status()> fenced;
@@ -43,11 +46,9 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
                ParameterClient* client, LeadClient* lead, Progress* progress);
 
-  // Fetches the first parameters when the first ticket is there, and new ones for a
-  // ticket that was waited for; so a worker that is dealt nothing has no place in the
-  // segments, and what it computes at is never older than its ticket. Trains until the lead says the job is over (OK), `stop` is set (CANCELLED,
-  // with every started push acknowledged where the servers still answer), or
-  // something fails.
+  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED, with
+  // every started push acknowledged where the servers still answer), or something
+  // fails.
   absl::Status Run();
 
  private:
@@ -62,8 +63,9 @@ class TrainingLoop {
   ParameterClient* const client_;
   LeadClient* const lead_;
   Progress* const progress_;
+  PushGradients push_;
+  GradientUse* const use_;
   absl::Time ratio_due_ = absl::InfinitePast();
-  bool has_parameters_ = false;
 };
 
 }  // namespace foreshard

@@ -11,6 +11,7 @@
 #include "common/core/block.h"
 #include "common/core/bytes.h"
 #include "common/core/catalogue.h"
+#include "common/net/job_parts.h"
 #include "common/net/spec_text.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -138,9 +139,8 @@ void FillDefaults(v1::JobSpec* job) {
   v1::TrainingSpec& training = *job->mutable_training();
   if (training.micro_batches() == 0) training.set_micro_batches(1);
   if (training.max_workers() == 0) {
-    const bool synchronous = rule != nullptr && rule->synchronous;
     const uint64_t slots =
-        synchronous ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
+        IsSynchronous(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
     training.set_max_workers(std::min<uint64_t>(slots, std::numeric_limits<uint32_t>::max()));
   }
   if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);
@@ -159,6 +159,12 @@ void FillDefaults(v1::JobSpec* job) {
   }
   if (rule != nullptr && rule->lag != Setting::kUnused && update.lag().empty()) {
     update.set_lag("workers");
+  }
+  if (rule != nullptr && rule->elastic) {
+    if (update.local_steps() == 0) update.set_local_steps(10);
+    if (!update.has_elasticity() && training.workers() > 0) {
+      update.set_elasticity(0.9f / static_cast<float>(training.workers()));
+    }
   }
 
   v1::DataSpec& data = *job->mutable_data();

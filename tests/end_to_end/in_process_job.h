@@ -69,6 +69,7 @@ class InProcessWorker {
   absl::Status Connect(std::optional<uint32_t> wanted_slot = std::nullopt) {
     auto options = MakeClientOptions(job_, model_->schema(), data_->examples(), servers_);
     if (!options.ok()) return options.status();
+    client_options_ = *options;
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
                               .staleness_bound = job_.training().has_staleness_bound(),
@@ -82,7 +83,7 @@ class InProcessWorker {
     options->hello.set_incarnation(lead_->incarnation());
     options->stop = &stop_;
     options->acknowledged = [this](const PushFigures& push) {
-      lead_->Completed(push.ticket);
+      lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
       lag_plus_one_ += push.lag_updates + 1;
       if (after_push) after_push(push);
@@ -111,6 +112,8 @@ class InProcessWorker {
     options.slowdown = slowdown;
     options.batches_per_epoch = BatchesPerEpoch(job_, data_->examples());
     if (IsSynchronous(job_)) options.round_members = job_.training().workers();
+    use_ = MakeGradientUse(job_, client_options_, client_.get());
+    options.use = use_.get();
     options.stop = &stop_;
     options.fenced = [this] { return heartbeat_->status(); };
     TrainingLoop loop(options, computer_.get(), client_.get(), lead_.get(), &progress_);
@@ -149,10 +152,13 @@ class InProcessWorker {
   std::unique_ptr<Model> model_;
   Progress progress_;
   double lag_plus_one_ = 0;
+  ParameterClientOptions client_options_;
   std::unique_ptr<LeadClient> lead_;
+  // Messages point into the memory of these, so they outlive the client.
+  std::unique_ptr<GradientComputer> computer_;
+  std::unique_ptr<GradientUse> use_;
   std::unique_ptr<ParameterClient> client_;
   std::unique_ptr<Heartbeat> heartbeat_;
-  std::unique_ptr<GradientComputer> computer_;
 };
 
 }  // namespace foreshard

@@ -1,5 +1,7 @@
 #include "server/arrivals.h"
 
+#include <unistd.h>
+
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -40,7 +42,7 @@ class ArrivalsTest : public ::testing::Test {
     return std::string(events.status().message());
   }
 
-  const std::string path_ = ::testing::TempDir() + "arrivals_test.csv";
+  const std::string path_ = ::testing::TempDir() + std::to_string(getpid()) + ".arrivals_test.csv";
 };
 
 Event Numbered(uint64_t number) {

@@ -1,5 +1,6 @@
 #include "worker/lead_client.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <set>
@@ -114,6 +115,37 @@ TEST(LeadClient, GoesOnWithTicketsInHandThenGivesUp) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0 at"));
   lead->Leave("the lead is gone");  // does not insist
+}
+
+TEST(LeadClient, CompletesTicketsTogether) {
+  FakeShard server(SmallPlan(), {.tickets = 30});
+  auto lead = Registered(server);
+  std::vector<uint64_t> taken;
+  for (int k = 0; k < 20; ++k) taken.push_back(lead->NextTicket()->value().number);
+  lead->Completed(taken.back(), absl::MakeConstSpan(taken).subspan(0, 19));
+  lead->Leave("interrupted");
+  std::vector<uint64_t> completed = server.completed();
+  std::sort(completed.begin(), completed.end());
+  EXPECT_EQ(completed, taken);
+}
+
+TEST(LeadClient, SaysWhenTheLeadHasNothingToDeal) {
+  FakeShard server(SmallPlan(), {.tickets = 5});
+  auto lead = Registered(server);
+  std::vector<uint64_t> taken;
+  // Nothing is completed, so the lead cannot end the job.
+  while (lead->AwaitTicket()) taken.push_back(lead->NextTicket()->value().number);
+  EXPECT_EQ(taken.size(), 5u);
+  EXPECT_FALSE(lead->AwaitTicket());
+  lead->Completed(taken.back(), absl::MakeConstSpan(taken).subspan(0, 4));
+  EXPECT_FALSE(lead->NextTicket()->has_value());
+  EXPECT_TRUE(lead->AwaitTicket());  // there is an answer: the end
+  FakeShard other(SmallPlan(), {.tickets = 1});
+  std::atomic<bool> stop{true};
+  auto stopped = Registered(other, &stop);
+  while (stopped->AwaitTicket() && stopped->NextTicket().ok()) {
+  }
+  EXPECT_EQ(stopped->NextTicket().status().code(), absl::StatusCode::kCancelled);
 }
 
 TEST(LeadClient, StopsWaitingWhenAsked) {

@@ -1,5 +1,7 @@
 #include "worker/training_loop.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -30,9 +32,11 @@ class TrainingLoopTest : public ::testing::Test {
   TrainingLoopTest() : model_(kInputs), data_(100, kInputs) {}
 
   void Start(uint64_t tickets, bool hold_tickets = false) {
+    Start(FakeShard::Options{.tickets = tickets, .hold_tickets = hold_tickets});
+  }
+  void Start(const FakeShard::Options& server) {
     plan_ = ShardPlan::Create(model_.schema(), {.shards = 1}).value();
-    server_ = std::make_unique<FakeShard>(
-        plan_, FakeShard::Options{.tickets = tickets, .hold_tickets = hold_tickets});
+    server_ = std::make_unique<FakeShard>(plan_, server);
     lead_ = LeadClient::Register({.address = server_->address(), .stop = &stop_}).value();
     ParameterClientOptions options;
     options.servers = {server_->address()};
@@ -44,7 +48,7 @@ class TrainingLoopTest : public ::testing::Test {
     options.stop = &stop_;
     options.connect_seconds = 20;
     options.acknowledged = [this](const PushFigures& push) {
-      lead_->Completed(push.ticket);
+      lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
       if (after_push_) after_push_(push.ticket);
     };
@@ -108,9 +112,76 @@ TEST_F(TrainingLoopTest, TrainsOnEveryTicketAsOneProcessWould) {
   EXPECT_EQ(figures.push_uncompressed_bytes(), 40 * kInputs * 4);
 }
 
+// Elastic averaging by hand, alone with the center: three exchanges of seven steps, and
+// one of what is left when the lead has nothing more to deal.
+TEST_F(TrainingLoopTest, ElasticStepsOnEveryTicketAndLeavesNoneBehind) {
+  Start({.eta = -1, .tickets = 25});
+  ElasticOptions elastic;
+  elastic.local.momentum = 0.9f;
+  elastic.elasticity = 0.25f;
+  elastic.local_steps = 7;
+  elastic.schedule = {.learning_rate = 0.1, .batches_per_epoch = 10};
+  ElasticSteps use(elastic, plan_, model_.schema(), client_.get());
+  const absl::Status status = Run({.use = &use});
+  ASSERT_TRUE(status.ok()) << status;
+  lead_->Leave("finished");
+  std::vector<uint64_t> completed = server_->completed();
+  std::sort(completed.begin(), completed.end());
+  std::vector<uint64_t> all(25);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(completed, all);
+  EXPECT_EQ(server_->state(0).applied, 4u);
+
+  RegressionModel model(kInputs);
+  GradientComputer computer({.seed = 3, .batch_size = 10}, &model, &data_);
+  std::vector<float> x = first_, at = first_, center = first_, v(kInputs);
+  at.resize(2 * kInputs);
+  OpenGate gate;
+  for (uint64_t ticket = 0; ticket < 25; ++ticket) {
+    for (uint32_t k = 0; k < kInputs; ++k) at[k] = x[k] - 0.1f * 0.9f * v[k];
+    ASSERT_TRUE(computer.Compute(ticket, at.data(), gate).ok());
+    for (uint32_t k = 0; k < kInputs; ++k) {
+      v[k] = 0.9f * v[k] + computer.gradient()[k];
+      x[k] -= 0.1f * v[k];
+    }
+    if (ticket % 7 != 6 && ticket != 24) continue;
+    for (uint32_t k = 0; k < kInputs; ++k) {
+      const float e = 0.25f * (x[k] - center[k]);
+      center[k] += e;
+      x[k] -= e;
+    }
+  }
+  for (uint32_t k = 0; k < kInputs; ++k) {
+    EXPECT_EQ(server_->state(0).values[k], center[k]) << k;
+  }
+  EXPECT_EQ(progress_.Figures({}).steps(), 25u);
+}
+
+// Asked to stop, a worker leaves the center what it has.
+TEST_F(TrainingLoopTest, AStopExchangesWhatIsLeft) {
+  Start({.eta = -1, .tickets = 1'000'000});
+  ElasticOptions elastic;
+  elastic.local_steps = 1000;
+  elastic.schedule = {.learning_rate = 0.1, .batches_per_epoch = 10};
+  ElasticSteps use(elastic, plan_, model_.schema(), client_.get());
+  int steps = 0;
+  EXPECT_EQ(Run({.use = &use,
+                 .fenced =
+                     [&] {
+                       if (++steps == 10) stop_ = true;
+                       return absl::OkStatus();
+                     }})
+                .code(),
+            absl::StatusCode::kCancelled);
+  lead_->Leave("interrupted");
+  EXPECT_EQ(server_->state(0).applied, 1u);
+  EXPECT_EQ(server_->completed().size(), progress_.Figures({}).steps());
+  EXPECT_GE(server_->completed().size(), 9u);
+}
+
 TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
-  const std::string trace = ::testing::TempDir() + "training_loop_test.trace.csv";
-  const std::string record = ::testing::TempDir() + "training_loop_test.record.csv";
+  const std::string trace = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.trace.csv";
+  const std::string record = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.record.csv";
   const BatchTrace pace = {{1}, {1}, {0.03, 0.01}};
   std::ofstream(trace) << PrintTrace(pace);
   auto times = BatchTimes::Open({.record = record, .pace = trace});
@@ -136,7 +207,7 @@ TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
 }
 
 TEST_F(TrainingLoopTest, AStopEndsAPause) {
-  const std::string trace = ::testing::TempDir() + "training_loop_test.long.csv";
+  const std::string trace = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.long.csv";
   std::ofstream(trace) << PrintTrace({{1e6}, {1e6}, {1e-6, 1e6}});
   auto times = BatchTimes::Open({.pace = trace});
   ASSERT_TRUE(times.ok()) << times.status();

@@ -363,7 +363,8 @@ absl::Status Simulation::Compute(uint32_t k, double now) {
       return Diverged(now);
     }
   }
-  const bool with_statistics = step->finite && worker.statistics.Add(computer_->statistics());
+  if (step->finite) worker.statistics.Add(computer_->statistics());
+  const bool with_statistics = step->finite && worker.statistics.Take();
   worker.elements_seen = worker.lag_elements = worker.gap_elements = 0;
   worker.gap_squares = worker.surprise_squares = 0;
   worker.any_applied = worker.any_discarded = false;
