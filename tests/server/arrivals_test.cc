@@ -1,9 +1,8 @@
 #include "server/arrivals.h"
 
-#include <unistd.h>
-
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
