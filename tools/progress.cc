@@ -93,6 +93,11 @@ std::string FormatSkipped(const RunFigures& figures) {
                          FormatCount(figures.skipped_batches), FormatCount(figures.batches));
 }
 
+std::string FormatDiscarded(const RunFigures& figures) {
+  return absl::StrFormat("%s of %s gradients came later than update.delay_threshold",
+                         FormatCount(figures.discarded_batches), FormatCount(figures.batches));
+}
+
 std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,
                                        double seconds, size_t columns) {
   const RunFigures& figures = history.latest();
@@ -127,6 +132,9 @@ std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& hi
   if (figures.skipped_batches > 0) {
     lines.push_back(absl::StrCat("  skipped    ", FormatSkipped(figures)));
   }
+  if (figures.discarded_batches > 0) {
+    lines.push_back(absl::StrCat("  discarded  ", FormatDiscarded(figures)));
+  }
   if (!figures.waiting_for.empty()) {
     lines.push_back(absl::StrCat("  waiting for ", figures.waiting_for));
   }
@@ -149,6 +157,9 @@ std::string ProgressLine(const History& history, double seconds) {
       Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes), Left(history));
   if (figures.skipped_batches > 0) {
     absl::StrAppend(&line, "  skipped: ", FormatSkipped(figures));
+  }
+  if (figures.discarded_batches > 0) {
+    absl::StrAppend(&line, "  discarded: ", FormatDiscarded(figures));
   }
   if (!figures.waiting_for.empty()) absl::StrAppend(&line, "  waiting for ", figures.waiting_for);
   return line;
@@ -187,6 +198,9 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
   }
   if (figures.skipped_batches > 0) {
     absl::StrAppendFormat(&text, "  skipped         %s\n", FormatSkipped(figures));
+  }
+  if (figures.discarded_batches > 0) {
+    absl::StrAppendFormat(&text, "  discarded       %s\n", FormatDiscarded(figures));
   }
   if (figures.redealt > 0) {
     absl::StrAppendFormat(&text, "  dealt again     %s batches of lost workers\n",

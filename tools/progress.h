@@ -25,6 +25,8 @@ std::string FormatRate(double value);
 std::string FormatCount(uint64_t value);
 // "12 of 96 gradients were not finite".
 std::string FormatSkipped(const RunFigures& figures);
+// "12 of 96 gradients came later than update.delay_threshold".
+std::string FormatDiscarded(const RunFigures& figures);
 
 // The block redrawn on a terminal, every line cut to `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,

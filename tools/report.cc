@@ -62,6 +62,7 @@ void SummaryTable(const v1::JobSpec& job, const RunOutcome& outcome, const Histo
                                  figures.updates, figures.examples, figures.redealt),
       html);
   if (figures.skipped_batches > 0) Row("Skipped", FormatSkipped(figures), html);
+  if (figures.discarded_batches > 0) Row("Discarded", FormatDiscarded(figures), html);
   Row("Staleness",
       absl::StrFormat("mean %.2f, p50 %d, p99 %d, max %d updates", figures.staleness_mean(),
                       StalenessQuantile(figures.staleness_counts, 0.5, figures.staleness_max),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/net/channel.h"
@@ -23,6 +24,8 @@ constexpr absl::Duration kCompletedWait = absl::Milliseconds(100);
 constexpr absl::Duration kFiguresEvery = absl::Seconds(1);
 constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
 constexpr absl::Duration kLongestAskAgain = absl::Seconds(1);
+// Why it is told to wait is logged this often.
+constexpr int kLogWaitSeconds = 30;
 constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
 constexpr std::chrono::seconds kLeaveDeadline{3};
 
@@ -67,8 +70,12 @@ void LeadClient::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
+absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   absl::MutexLock lock(&mutex_);
+  loop_waits_ = hand_.empty();
+  if (loop_waits_) changed_.SignalAll();
+  const auto waits_no_more = absl::MakeCleanup(
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
   while (hand_.empty() && !finished_ && failure_.ok()) {
     if (options_.stop != nullptr && options_.stop->load()) {
       return absl::CancelledError("interrupted while waiting for a ticket");
@@ -77,9 +84,9 @@ absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
   }
   if (finished_) return std::nullopt;
   if (hand_.empty()) return failure_;
-  const uint64_t ticket = hand_.front();
+  const Ticket ticket = {.number = hand_.front(), .waited = std::exchange(front_waited_, false)};
   hand_.pop_front();
-  taken_.push_back(ticket);
+  taken_.push_back(ticket.number);
   const absl::Time now = absl::Now();
   if (last_taken_ != absl::InfinitePast()) {
     const double seconds = absl::ToDoubleSeconds(now - last_taken_);
@@ -123,7 +130,10 @@ absl::Time LeadClient::FetchTime() const {
     // Where nothing is left to deal, this may be what ends the job.
     time = hand_.empty() || told_to_wait_ ? absl::InfinitePast() : first_completed_ + kCompletedWait;
   }
-  if (hand_.size() <= Ahead() / 2) time = std::min(time, ask_again_);
+  // Who was told to wait for tickets to have ahead asks when it has none.
+  if (hand_.size() <= Ahead() / 2 && (loop_waits_ || !told_to_wait_)) {
+    time = std::min(time, ask_again_);
+  }
   return time;
 }
 
@@ -163,12 +173,18 @@ void LeadClient::Fetch() {
   if (status.ok()) {
     completed_.erase(completed_.begin(), completed_.begin() + static_cast<int64_t>(reported));
     first_completed_ = absl::Now();
+    if (!reply.tickets().empty() && hand_.empty() && taken_.empty()) {
+      front_waited_ = told_to_wait_ || options_.staleness_bound;
+    }
     hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
     ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)
                      ? absl::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),
                                                 kShortestAskAgain, kLongestAskAgain)
                      : absl::InfinitePast();
+    if (told_to_wait_ && loop_waits_) {
+      LOG_EVERY_T(INFO, kLogWaitSeconds) << "waiting for " << reply.reason();
+    }
     if (reply.state() == v1::FetchTicketsReply::FINISHED) {
       finished_ = true;
       hand_.clear();

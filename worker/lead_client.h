@@ -3,8 +3,8 @@
 //
 //   auto lead = LeadClient::Register(options).value();
 //   while (auto ticket = lead->NextTicket().value()) {
-//     ...;                       // train on the batch of *ticket
-//     lead->Completed(*ticket);  // once every segment has acknowledged it
+//     ...;                              // train on the batch of ticket->number
+//     lead->Completed(ticket->number);  // once every segment has acknowledged it
 //   }
 //   lead->Leave("finished");
 //
@@ -35,7 +35,19 @@ struct LeadClientOptions {
   std::string address;  // of server 0
   v1::RegisterRequest registration;
   double connect_seconds = 60;
+  // The job bounds staleness (training.staleness_bound): every ticket that comes to
+  // empty hands counts as waited for, so that parameters are those of its release.
+  bool staleness_bound = false;
   const std::atomic<bool>* stop = nullptr;  // ends waits with CANCELLED; null: never
+};
+
+// A dealt batch.
+struct Ticket {
+  uint64_t number = 0;
+  // It came when all earlier ones were completed, after the lead had held it back (a
+  // bound on dealing, or nothing was left to deal): the parameters that the worker has
+  // may be older than the ticket.
+  bool waited = false;
 };
 
 // Thread-safe. Errors as those of ParameterClient; RESOURCE_EXHAUSTED from
@@ -51,7 +63,7 @@ class LeadClient {
   double lease_seconds() const { return registration_.lease_seconds(); }
 
   // The next dealt batch; nullopt when the job is over.
-  absl::StatusOr<std::optional<uint64_t>> NextTicket();
+  absl::StatusOr<std::optional<Ticket>> NextTicket();
   // Every segment has acknowledged (or skipped) this ticket.
   void Completed(uint64_t ticket);
   // Kept, and sent about once a second.
@@ -88,7 +100,9 @@ class LeadClient {
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer
+  bool front_waited_ ABSL_GUARDED_BY(mutex_) = false;  // hand_'s first, as Ticket says
+  bool loop_waits_ ABSL_GUARDED_BY(mutex_) = false;    // in NextTicket
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   std::string finish_reason_ ABSL_GUARDED_BY(mutex_);

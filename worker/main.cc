@@ -192,6 +192,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   LeadClientOptions lead_options;
   lead_options.address = setup.servers[0];
   lead_options.connect_seconds = setup.client.connect_seconds;
+  lead_options.staleness_bound = setup.job.training().has_staleness_bound();
   lead_options.stop = signals.stop();
   lead_options.registration =
       MakeRegistration(setup.client.hello, flags.name, std::string(setup.device->name()));
@@ -231,7 +232,6 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     setup.model->InitialValues(setup.job.seed(), parameters);
     absl::Status status = (*client)->Initialise({parameters, setup.model->schema().elements()});
     if (!status.ok()) return status;
-    if (status = (*client)->Pull(Parameters::kAsSent); !status.ok()) return status;
     if (status = WriteReadyFile(flags.ready_file, setup.metrics_address); !status.ok()) return status;
     LOG(INFO) << "training as worker " << (*lead)->worker() << " (" << flags.name << ")";
     GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
@@ -327,8 +327,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--insecure", flags.insecure,
                "Let --metrics-listen be an address that other machines reach");
   app.add_option("--ready-file", flags.ready_file,
-                 "Write metrics_address and pid to this file, as JSON, once the first parameters "
-                 "are there");
+                 "Write metrics_address and pid to this file, as JSON, once all servers know "
+                 "the worker");
   app.add_option("--data-directory", flags.data_directory,
                  "The same as --set data.directory=...");
   app.footer(

@@ -42,8 +42,13 @@ absl::Status TrainingLoop::Run() {
   }
 }
 
-absl::Status TrainingLoop::Step(uint64_t ticket) {
+absl::Status TrainingLoop::Step(const Ticket& dealt) {
+  const uint64_t ticket = dealt.number;
   const absl::Time start = absl::Now();
+  if (!has_parameters_ || dealt.waited) {
+    if (const absl::Status pulled = client_->Pull(Parameters::kAsSent); !pulled.ok()) return pulled;
+    has_parameters_ = true;
+  }
   const auto step = computer_->Compute(ticket, client_->parameters(), *client_);
   if (!step.ok()) return step.status();
   if (const absl::Status finished = client_->Finish(); !finished.ok()) return finished;

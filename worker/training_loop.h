@@ -43,14 +43,16 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
                ParameterClient* client, LeadClient* lead, Progress* progress);
 
-  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED,
+  // Fetches the first parameters when the first ticket is there, and new ones for a
+  // ticket that was waited for; so a worker that is dealt nothing has no place in the
+  // segments, and what it computes at is never older than its ticket. Trains until the lead says the job is over (OK), `stop` is set (CANCELLED,
   // with every started push acknowledged where the servers still answer), or
   // something fails.
   absl::Status Run();
 
  private:
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
-  absl::Status Step(uint64_t ticket);
+  absl::Status Step(const Ticket& ticket);
   // Makes the step as slow as it should be; returns what it then has taken.
   double Pace(double compute_seconds) const;
   void SleepFor(absl::Duration time) const;
@@ -61,6 +63,7 @@ class TrainingLoop {
   LeadClient* const lead_;
   Progress* const progress_;
   absl::Time ratio_due_ = absl::InfinitePast();
+  bool has_parameters_ = false;
 };
 
 }  // namespace foreshard

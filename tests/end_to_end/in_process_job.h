@@ -39,9 +39,9 @@ inline v1::JobSpec SyntheticJob(const std::vector<std::string>& overrides) {
 
 class InProcessServers {
  public:
-  explicit InProcessServers(const v1::JobSpec& job) {
+  explicit InProcessServers(const v1::JobSpec& job, EventSink* events = nullptr) {
     for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
-      auto server = ShardServer::Start({.job = job, .shard = shard});
+      auto server = ShardServer::Start({.job = job, .shard = shard, .events = events});
       EXPECT_TRUE(server.ok()) << server.status();
       addresses_.push_back((*server)->address());
       servers_.push_back(*std::move(server));
@@ -56,7 +56,7 @@ class InProcessServers {
   std::vector<std::string> addresses_;
 };
 
-// One worker of the job, up to its first parameters.
+// One worker of the job, up to its first ticket.
 class InProcessWorker {
  public:
   InProcessWorker(const v1::JobSpec& job, const std::vector<std::string>& servers)
@@ -71,6 +71,7 @@ class InProcessWorker {
     if (!options.ok()) return options.status();
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
+                              .staleness_bound = job_.training().has_staleness_bound(),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
     if (wanted_slot.has_value()) lead.registration.set_wanted_slot(*wanted_slot);
@@ -100,14 +101,14 @@ class InProcessWorker {
     std::vector<float> values(model_->schema().elements());
     model_->InitialValues(job_.seed(), values.data());
     if (const absl::Status s = client_->Initialise(values); !s.ok()) return s;
-    if (const absl::Status s = client_->Pull(Parameters::kAsSent); !s.ok()) return s;
     computer_ =
         std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), data_.get());
     return absl::OkStatus();
   }
 
-  absl::Status Train() {
+  absl::Status Train(double slowdown = 1) {
     TrainingLoopOptions options;
+    options.slowdown = slowdown;
     options.batches_per_epoch = BatchesPerEpoch(job_, data_->examples());
     if (IsSynchronous(job_)) options.round_members = job_.training().workers();
     options.stop = &stop_;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,9 +29,10 @@ class TrainingLoopTest : public ::testing::Test {
  protected:
   TrainingLoopTest() : model_(kInputs), data_(100, kInputs) {}
 
-  void Start(uint64_t tickets) {
+  void Start(uint64_t tickets, bool hold_tickets = false) {
     plan_ = ShardPlan::Create(model_.schema(), {.shards = 1}).value();
-    server_ = std::make_unique<FakeShard>(plan_, FakeShard::Options{.tickets = tickets});
+    server_ = std::make_unique<FakeShard>(
+        plan_, FakeShard::Options{.tickets = tickets, .hold_tickets = hold_tickets});
     lead_ = LeadClient::Register({.address = server_->address(), .stop = &stop_}).value();
     ParameterClientOptions options;
     options.servers = {server_->address()};
@@ -50,7 +52,6 @@ class TrainingLoopTest : public ::testing::Test {
     model_.InitialValues(1, client_->parameters());
     first_.assign(client_->parameters(), client_->parameters() + kInputs);
     ASSERT_TRUE(client_->Initialise({client_->parameters(), model_.schema().elements()}).ok());
-    ASSERT_TRUE(client_->Pull(Parameters::kAsSent).ok());
     computer_ = std::make_unique<GradientComputer>(GradientOptions{.seed = 3, .batch_size = 10},
                                                    &model_, &data_);
   }
@@ -183,12 +184,64 @@ TEST_F(TrainingLoopTest, AnErrorOfAServerEndsTheRun) {
 TEST_F(TrainingLoopTest, NotesStepsThatAreSkipped) {
   Start(5);
   // Whoever holds parameters that are not finite computes no finite gradient.
-  std::fill(client_->parameters(), client_->parameters() + kInputs,
-            std::numeric_limits<float>::infinity());
-  ASSERT_TRUE(Run().ok());
+  int steps = 0;
+  const auto before_step = [&] {
+    if (++steps != 2) return absl::OkStatus();
+    const absl::Status finished = client_->Finish();
+    std::fill(client_->parameters(), client_->parameters() + kInputs,
+              std::numeric_limits<float>::infinity());
+    return finished;
+  };
+  ASSERT_TRUE(Run({.fenced = before_step}).ok());
   EXPECT_EQ(server_->state(0).skipped, 1u);
   EXPECT_EQ(server_->state(0).applied, 4u);
   EXPECT_EQ(progress_.Figures({}).skipped_steps(), 1u);
+}
+
+// Reads of the first segment so far.
+int Reads(const FakeShard& server) {
+  int reads = 0;
+  for (const v1::ExchangeRequest& request : server.requests()) {
+    reads += request.header().kind() == v1::ExchangeHeader::READ && request.header().segment() == 0;
+  }
+  return reads;
+}
+
+TEST_F(TrainingLoopTest, FetchesNoParametersBeforeItsFirstTicketComes) {
+  Start(3, true);
+  int reads_before = -1;
+  std::thread release([&] {
+    while (server_->waits() < 3) absl::SleepFor(absl::Milliseconds(1));
+    reads_before = Reads(*server_);
+    server_->HoldTicketsBack(false);
+  });
+  ASSERT_TRUE(Run().ok());
+  release.join();
+  EXPECT_EQ(reads_before, 0);
+  EXPECT_EQ(Reads(*server_), 1);
+}
+
+TEST_F(TrainingLoopTest, FetchesNewParametersForATicketThatWasWaitedFor) {
+  Start(1000);
+  std::thread release;
+  uint64_t held_back_at = 0;
+  after_push_ = [&](uint64_t ticket) {
+    if (ticket != 20) return;
+    server_->HoldTicketsBack(true);
+    release = std::thread([this] {
+      while (server_->tickets_out() > 0) absl::SleepFor(absl::Milliseconds(1));
+      server_->HoldTicketsBack(false);
+    });
+  };
+  const auto until_read = [&] {
+    if (held_back_at == 0 && Reads(*server_) == 2) held_back_at = server_->state(0).applied;
+    if (held_back_at > 0 && server_->state(0).applied > held_back_at + 20) stop_ = true;
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Run({.fenced = until_read}).code(), absl::StatusCode::kCancelled);
+  release.join();
+  EXPECT_EQ(Reads(*server_), 2);
+  EXPECT_GE(held_back_at, 20u);
 }
 
 TEST(RoundOfTicket, CountsStepsOverEpochs) {
