@@ -311,7 +311,8 @@ absl::Status Replay::ComputeStep(WorkerStart& start, const Event& event) {
   start.steps = sequence;
   ++result_.steps;
   result_.skipped += !step->finite;
-  const bool with_statistics = step->finite && start.statistics.Add(computer_->statistics());
+  if (step->finite) start.statistics.Add(computer_->statistics());
+  const bool with_statistics = step->finite && start.statistics.Take();
   start.statistics_pushes += with_statistics;
   for (uint32_t s = 0; s < segments_.size(); ++s) {
     const SegmentPlan& segment = plan().segments()[s];
