@@ -286,6 +286,20 @@ TEST_F(ElasticDaemonsTest, AMemberOfRoundsIsReplaced) {
   }
 }
 
+// A rate at which every worker runs away: the steps that cannot be made are counted.
+TEST_F(ElasticDaemonsTest, DivergenceIsTold) {
+  const Ended ended = RunForeshard(
+      {"run", "--job",
+       WriteJob({"update.rule=eamsgd", "compression.push=none", "update.local_steps=8",
+                 "schedule.learning_rate=1e30"}),
+       "--results", Path("results"), "--device", "cpu"});
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  const nlohmann::json results = Results("results");
+  EXPECT_GT(results["skipped_batches"], 96 / 2);
+  EXPECT_EQ(results["updates"].get<int>() + results["skipped_batches"].get<int>(), 96);
+  EXPECT_THAT(results["ended"].get<std::string>(), ::testing::HasSubstr("training diverged"));
+}
+
 struct ElasticRun {
   const char* name;
   std::vector<std::string> settings;
