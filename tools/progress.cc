@@ -1,11 +1,7 @@
 #include "tools/progress.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,7 +14,6 @@ namespace {
 constexpr double kRateWindowSeconds = 10;
 constexpr double kLineIntervalSeconds = 10;
 constexpr size_t kBarCells = 30;
-constexpr size_t kDefaultColumns = 100;
 
 std::string Accuracy(const History& history) {
   // What is being trained towards is the master's; a rule without one of its own
@@ -218,47 +213,17 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
   return text;
 }
 
-ProgressDisplay::ProgressDisplay(std::FILE* out, const v1::JobSpec& job) : out_(out), job_(job) {
-  const char* terminal = std::getenv("TERM");
-  terminal_ = isatty(fileno(out)) != 0 && terminal != nullptr &&
-              std::string_view(terminal) != "dumb" && *terminal != '\0';
-}
-
-void ProgressDisplay::Erase() {
-  if (drawn_lines_ > 0) std::fprintf(out_, "\x1b[%zuA\x1b[J", drawn_lines_);
-  drawn_lines_ = 0;
-}
-
 void ProgressDisplay::Show(const History& history, double seconds) {
-  if (!terminal_) {
-    // A new evaluation is worth a line at once.
-    const bool evaluated = history.evaluations().size() > shown_evaluations_;
-    if (seconds < next_line_seconds_ && !evaluated) return;
-    shown_evaluations_ = history.evaluations().size();
-    next_line_seconds_ = seconds + kLineIntervalSeconds;
-    std::fprintf(out_, "%s\n", ProgressLine(history, seconds).c_str());
-    std::fflush(out_);
+  if (text_.terminal()) {
+    text_.Draw(ProgressBlock(job_, history, seconds, text_.columns()));
     return;
   }
-  winsize size = {};
-  size_t columns = kDefaultColumns;
-  if (ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1) columns = size.ws_col - 1;
-  Erase();
-  const std::vector<std::string> lines = ProgressBlock(job_, history, seconds, columns);
-  for (const std::string& line : lines) std::fprintf(out_, "%s\n", line.c_str());
-  drawn_lines_ = lines.size();
-  std::fflush(out_);
-}
-
-void ProgressDisplay::Notice(std::string_view text) {
-  Erase();
-  std::fprintf(out_, "%.*s\n", static_cast<int>(text.size()), text.data());
-  std::fflush(out_);
-}
-
-void ProgressDisplay::Close() {
-  drawn_lines_ = 0;
-  std::fflush(out_);
+  // A new evaluation is worth a line at once.
+  const bool evaluated = history.evaluations().size() > shown_evaluations_;
+  if (seconds < next_line_seconds_ && !evaluated) return;
+  shown_evaluations_ = history.evaluations().size();
+  next_line_seconds_ = seconds + kLineIntervalSeconds;
+  text_.Notice(ProgressLine(history, seconds));
 }
 
 }  // namespace foreshard

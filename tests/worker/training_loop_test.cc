@@ -1,5 +1,7 @@
 #include "worker/training_loop.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -178,8 +180,8 @@ TEST_F(TrainingLoopTest, AStopExchangesWhatIsLeft) {
 }
 
 TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
-  const std::string trace = ::testing::TempDir() + "training_loop_test.trace.csv";
-  const std::string record = ::testing::TempDir() + "training_loop_test.record.csv";
+  const std::string trace = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.trace.csv";
+  const std::string record = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.record.csv";
   const BatchTrace pace = {{1}, {1}, {0.03, 0.01}};
   std::ofstream(trace) << PrintTrace(pace);
   auto times = BatchTimes::Open({.record = record, .pace = trace});
@@ -205,7 +207,7 @@ TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
 }
 
 TEST_F(TrainingLoopTest, AStopEndsAPause) {
-  const std::string trace = ::testing::TempDir() + "training_loop_test.long.csv";
+  const std::string trace = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.long.csv";
   std::ofstream(trace) << PrintTrace({{1e6}, {1e6}, {1e-6, 1e6}});
   auto times = BatchTimes::Open({.pace = trace});
   ASSERT_TRUE(times.ok()) << times.status();
