@@ -30,7 +30,8 @@ const float* ElasticReplica::GradientPoint(uint64_t ticket) {
 
 void ElasticReplica::Step(uint64_t ticket, uint64_t step, const float* gradient) {
   for (const SegmentPlan* segment : segments_) {
-    local_.Step(segment->blocks, segment->begin, Eta(segment->id, ticket), gradient + segment->begin);
+    local_.Step(segment->blocks, segment->begin, Eta(segment->id, ticket),
+                gradient + segment->begin);
   }
   Note(ticket, step);
 }

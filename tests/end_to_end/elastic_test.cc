@@ -145,7 +145,8 @@ TEST(Elastic, RoundsAreThePapersSynchronousOnes) {
 // is every bit.
 TEST(Elastic, TheSimulatorMakesTheSameOfIt) {
   const std::vector<std::string> rounds = {"update.synchronous=true", "training.max_workers="};
-  for (const std::vector<std::string>& settings : {std::vector<std::string>{"training.workers=1"}, rounds}) {
+  const std::vector<std::string> alone = {"training.workers=1"};
+  for (const std::vector<std::string>& settings : {alone, rounds}) {
     const v1::JobSpec job = ElasticJob(settings);
     const uint32_t count = job.training().workers();
     InProcessServers servers(job);
@@ -326,10 +327,12 @@ TEST_P(ElasticRunTest, Trains) {
 INSTANTIATE_TEST_SUITE_P(
     All, ElasticRunTest,
     ::testing::Values(
-        ElasticRun{"easgd", {"update.rule=easgd", "update.momentum=", "schedule.learning_rate=0.1"}},
+        ElasticRun{"easgd",
+                   {"update.rule=easgd", "update.momentum=", "schedule.learning_rate=0.1"}},
         ElasticRun{"eamsgd", {"update.rule=eamsgd"}},
-        ElasticRun{"easgd_rounds", {"update.rule=easgd", "update.momentum=", "schedule.learning_rate=0.1",
-                                    "update.synchronous=true"}},
+        ElasticRun{"easgd_rounds",
+                   {"update.rule=easgd", "update.momentum=", "schedule.learning_rate=0.1",
+                    "update.synchronous=true"}},
         ElasticRun{"eamsgd_rounds", {"update.rule=eamsgd", "update.synchronous=true"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
