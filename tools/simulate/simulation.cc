@@ -19,7 +19,8 @@
 #include "kernels/cpu/vector_math.h"
 #include "kernels/device.h"
 #include "server/job_machines.h"
-#include "tools/run_figures.h"
+#include "tools/simulate/push_measures.h"
+#include "tools/simulate/virtual_network.h"
 #include "worker/elastic_replica.h"
 #include "worker/evaluator.h"
 #include "worker/gradient.h"
@@ -34,9 +35,6 @@ namespace {
 // Gradients that are not finite, in sequence, after which no worker will have one again.
 constexpr uint64_t kHopelessSkips = 20;
 constexpr uint64_t kProgressEvery = 32;
-constexpr uint64_t kLagCounts = 1026;  // as the servers count; the last: beyond
-// About what a message is beyond its payload.
-constexpr uint64_t kMessageBytes = 200;
 // Slots of one start of a worker: nobody is restarted here.
 constexpr uint64_t kIncarnation = 1;
 
@@ -44,18 +42,6 @@ constexpr uint64_t kIncarnation = 1;
 class OpenGate : public ParameterGate {
  public:
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
-};
-
-// A direction of a link: messages pass one after another.
-struct Link {
-  double bytes_per_second = 0;  // 0: no limit
-  double free_at = 0;
-
-  double Pass(double now, uint64_t bytes) {
-    if (bytes_per_second <= 0) return now;
-    free_at = std::max(now, free_at) + static_cast<double>(bytes) / bytes_per_second;
-    return free_at;
-  }
 };
 
 struct VirtualWorker {
@@ -84,11 +70,6 @@ struct VirtualWorker {
   // Of the push under way.
   std::vector<uint64_t> pushed;  // its tickets
   size_t replies_left = 0;
-  double elements_seen = 0, lag_elements = 0, gap_elements = 0, gap_squares = 0,
-         surprise_squares = 0;
-  uint64_t first_lag = 0;
-  bool any_applied = false, any_discarded = false;
-  Link up, down;
 };
 
 class Simulation {
@@ -120,16 +101,15 @@ class Simulation {
     CodecId codec = CodecId::kNone;
   };
 
-  bool networked() const {
-    return options_.network.latency_seconds > 0 || options_.network.worker_bytes_per_second > 0 ||
-           options_.network.server_bytes_per_second > 0;
-  }
   bool IsTrainable(uint32_t segment) const {
     return plan_.segments()[segment].kind == TensorKind::kTrainable;
   }
   void Schedule(double time, uint32_t worker, What what, uint32_t segment = 0, size_t message = 0) {
     due_.push({time, worker, next_number_++, what, segment, message});
   }
+  // Keeps what travels; its place.
+  size_t Keep(Message message, ByteSpan payload);
+  Message Take(size_t place);
 
   absl::Status Initialise();
   // Gives free workers batches, lowest slot first, as far as the dealer lets it.
@@ -154,7 +134,6 @@ class Simulation {
   void TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome, ByteSpan payload,
                  CodecId codec);
   absl::Status Acknowledge(uint32_t worker, double now);
-  void NoteOutcome(VirtualWorker& worker, uint32_t segment, const Outcome& outcome);
   absl::Status Evaluate(double now);
   std::vector<float> Master() const;
   absl::Status Diverged(double now);
@@ -170,7 +149,8 @@ class Simulation {
   std::vector<std::unique_ptr<Segment>> segments_;
   std::unique_ptr<Dealer> dealer_;
   std::vector<VirtualWorker> workers_;
-  std::vector<Link> server_in_, server_out_;  // by shard
+  std::optional<VirtualNetwork> network_;
+  std::optional<PushMeasures> measures_;
   const Codec* reply_codec_ = nullptr;
   bool synchronous_ = false;
   uint64_t batches_per_epoch_ = 1;
@@ -190,9 +170,6 @@ class Simulation {
   uint64_t skips_in_sequence_ = 0;
   uint32_t epochs_seen_ = 0;
   bool over_ = false;
-  uint64_t pushes_ = 0;
-  double lag_sum_ = 0, gap_sum_ = 0, surprise_sum_ = 0;
-  std::vector<uint64_t> segment_pushes_, segment_gaps_;
 };
 
 absl::Status Simulation::Prepare() {
@@ -239,11 +216,9 @@ absl::Status Simulation::Prepare() {
     if (const auto elastic = MakeElasticOptions(job_, batches_per_epoch_); elastic.has_value()) {
       workers_.back().replica.emplace(*elastic, plan_, schema);
     }
-    workers_.back().up.bytes_per_second = workers_.back().down.bytes_per_second =
-        options_.network.worker_bytes_per_second;
   }
-  server_in_.assign(plan_.shards(), {.bytes_per_second = options_.network.server_bytes_per_second});
-  server_out_ = server_in_;
+  network_.emplace(options_.network, workers, plan_.shards());
+  measures_.emplace(plan_, workers);
   GradientOptions gradient = MakeGradientOptions(job_);
   computer_ = std::make_unique<GradientComputer>(gradient, model_.get(), options_.train);
   evaluator_ = std::make_unique<Evaluator>(
@@ -252,11 +227,7 @@ absl::Status Simulation::Prepare() {
                        .recalibration_batches = job_.evaluation().recalibration_batches()},
       model_.get(), options_.train, options_.test);
   scratch_.resize(kMaxBlockElements + 16);
-  result_.lag_counts.resize(kLagCounts);
-  result_.segments.resize(segments_.size());
   result_.worker_batches.resize(workers);
-  segment_pushes_.resize(segments_.size());
-  segment_gaps_.resize(segments_.size());
   return Initialise();
 }
 
@@ -292,8 +263,7 @@ absl::Status Simulation::Run() {
         status = Compute(due.worker, due.time);
         break;
       case What::kArrived: {
-        Message message = std::move(messages_[due.message]);
-        free_messages_.push_back(due.message);
+        Message message = Take(due.message);
         const ByteSpan bytes(message.payload.data(), message.payload.size());
         if (!message.payload.empty()) {
           message.event.payload = {.pieces = {&bytes, 1}, .bytes = bytes.size()};
@@ -302,8 +272,7 @@ absl::Status Simulation::Run() {
         break;
       }
       case What::kReplied: {
-        const Message message = std::move(messages_[due.message]);
-        free_messages_.push_back(due.message);
+        const Message message = Take(due.message);
         TakeReply(due.worker, due.segment, message.outcome,
                   ByteSpan(message.payload.data(), message.payload.size()), message.codec);
         if (--workers_[due.worker].replies_left == 0) status = Acknowledge(due.worker, due.time);
@@ -414,9 +383,7 @@ absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool 
                               float* pushed, double now) {
   VirtualWorker& worker = workers_[k];
   const bool with_statistics = finite && worker.statistics.Take();
-  worker.elements_seen = worker.lag_elements = worker.gap_elements = 0;
-  worker.gap_squares = worker.surprise_squares = 0;
-  worker.any_applied = worker.any_discarded = false;
+  measures_->Begin(k);
   worker.replies_left = 0;
   for (const SegmentPlan& plan : plan_.segments()) {
     worker.replies_left += plan.kind == TensorKind::kTrainable || with_statistics;
@@ -502,25 +469,31 @@ absl::Status Simulation::PushDifference(uint32_t k, double now) {
 }
 
 absl::Status Simulation::Send(uint32_t k, Event event, ByteSpan payload, double now) {
-  if (!networked()) {
+  if (!network_->costs()) {
     if (!payload.empty()) event.payload = {.pieces = {&payload, 1}, .bytes = payload.size()};
     return Arrive(event, now);
   }
   const uint32_t shard = plan_.segments()[event.segment].shard;
-  const uint64_t bytes = payload.size() + kMessageBytes;
-  const double sent = workers_[k].up.Pass(now, bytes) + options_.network.latency_seconds;
-  const double arrived = server_in_[shard].Pass(sent, bytes);
-  size_t message = messages_.size();
-  if (free_messages_.empty()) {
-    messages_.emplace_back();
-  } else {
-    message = free_messages_.back();
-    free_messages_.pop_back();
-  }
-  messages_[message].event = event;
-  messages_[message].payload.assign(payload.begin(), payload.end());
-  Schedule(arrived, k, What::kArrived, event.segment, message);
+  const double arrived = network_->ToServer(k, shard, payload.size(), now);
+  Schedule(arrived, k, What::kArrived, event.segment, Keep({.event = event}, payload));
   return absl::OkStatus();
+}
+
+size_t Simulation::Keep(Message message, ByteSpan payload) {
+  message.payload.assign(payload.begin(), payload.end());
+  if (free_messages_.empty()) {
+    messages_.push_back(std::move(message));
+    return messages_.size() - 1;
+  }
+  const size_t place = free_messages_.back();
+  free_messages_.pop_back();
+  messages_[place] = std::move(message);
+  return place;
+}
+
+Simulation::Message Simulation::Take(size_t place) {
+  free_messages_.push_back(place);
+  return std::move(messages_[place]);
 }
 
 absl::Status Simulation::Arrive(Event event, double now) {
@@ -534,12 +507,12 @@ absl::Status Simulation::Arrive(Event event, double now) {
   const bool rounds = synchronous_ && IsTrainable(event.segment);
   if (rounds) {
     const Outcome noted = segment.Apply(event, nullptr);
-    NoteOutcome(workers_[event.worker], event.segment, noted);
+    measures_->Note(event.worker, event.segment, noted);
     return segment.RoundComplete() ? CloseRound(event.segment, now) : absl::OkStatus();
   }
   // Without a network the reply is written where the worker holds it.
   Reply reply;
-  if (networked() || reply_codec_->id() != CodecId::kNone) {
+  if (network_->costs() || reply_codec_->id() != CodecId::kNone) {
     reply_.resize(plan.elements * sizeof(float));
     reply.data = reply_.data();
   } else {
@@ -547,7 +520,7 @@ absl::Status Simulation::Arrive(Event event, double now) {
         reinterpret_cast<uint8_t*>(workers_[event.worker].parameters.data() + plan.begin);
   }
   const Outcome outcome = segment.Apply(event, &reply);
-  NoteOutcome(workers_[event.worker], event.segment, outcome);
+  measures_->Note(event.worker, event.segment, outcome);
   return Answer(event.worker, event.segment, outcome, reply, now);
 }
 
@@ -572,24 +545,13 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
   VirtualWorker& worker = workers_[k];
   if (IsTrainable(s)) result_.pull_bytes += reply.bytes;
   const ByteSpan payload(reply.data, reply.bytes);
-  if (!networked()) {
+  if (!network_->costs()) {
     TakeReply(k, s, outcome, payload, reply.codec);
     return --worker.replies_left == 0 ? Acknowledge(k, now) : absl::OkStatus();
   }
-  const uint64_t bytes = reply.bytes + kMessageBytes;
-  const double sent = server_out_[plan_.segments()[s].shard].Pass(now, bytes);
-  const double arrived = worker.down.Pass(sent + options_.network.latency_seconds, bytes);
-  size_t message = messages_.size();
-  if (free_messages_.empty()) {
-    messages_.emplace_back();
-  } else {
-    message = free_messages_.back();
-    free_messages_.pop_back();
-  }
-  messages_[message].outcome = outcome;
-  messages_[message].codec = reply.codec;
-  messages_[message].payload.assign(payload.begin(), payload.end());
-  Schedule(arrived, k, What::kReplied, s, message);
+  const double arrived = network_->ToWorker(k, plan_.segments()[s].shard, reply.bytes, now);
+  Schedule(arrived, k, What::kReplied, s,
+           Keep({.outcome = outcome, .codec = reply.codec}, payload));
   return absl::OkStatus();
 }
 
@@ -610,29 +572,6 @@ void Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteS
   }
 }
 
-void Simulation::NoteOutcome(VirtualWorker& worker, uint32_t s, const Outcome& outcome) {
-  if (!IsTrainable(s)) return;
-  worker.any_discarded |= outcome.result == Result::kDiscarded;
-  if (outcome.result != Result::kApplied && outcome.result != Result::kPending) return;
-  const auto elements = static_cast<double>(plan_.segments()[s].elements);
-  if (!worker.any_applied) worker.first_lag = outcome.lag;
-  worker.any_applied = true;
-  worker.elements_seen += elements;
-  worker.lag_elements += elements * static_cast<double>(outcome.lag);
-  SimulationResult::SegmentFigures& figures = result_.segments[s];
-  ++segment_pushes_[s];
-  figures.lag_mean += static_cast<double>(outcome.lag);
-  result_.lag_max = std::max(result_.lag_max, outcome.lag);
-  if (outcome.sampled_elements == 0) return;
-  const auto sampled = static_cast<double>(outcome.sampled_elements);
-  ++segment_gaps_[s];
-  figures.gap_mean += std::sqrt(outcome.gap_squares / sampled);
-  figures.surprise_mean += std::sqrt(outcome.surprise_squares / sampled);
-  worker.gap_elements += elements;
-  worker.gap_squares += elements * outcome.gap_squares / sampled;
-  worker.surprise_squares += elements * outcome.surprise_squares / sampled;
-}
-
 // Every segment has answered: the batch is done.
 absl::Status Simulation::Acknowledge(uint32_t k, double now) {
   VirtualWorker& worker = workers_[k];
@@ -640,19 +579,8 @@ absl::Status Simulation::Acknowledge(uint32_t k, double now) {
     worker.pulling = false;
     return PushDifference(k, now);
   }
-  if (worker.any_applied) {
-    if (!worker.replica.has_value()) ++result_.updates;
-    ++pushes_;
-    lag_sum_ += worker.lag_elements / worker.elements_seen;
-    ++result_.lag_counts[std::min(worker.first_lag, kLagCounts - 1)];
-    const double gap =
-        worker.gap_elements > 0 ? std::sqrt(worker.gap_squares / worker.gap_elements) : 0;
-    gap_sum_ += gap;
-    result_.gaps.Add(gap);
-    surprise_sum_ +=
-        worker.gap_elements > 0 ? std::sqrt(worker.surprise_squares / worker.gap_elements) : 0;
-  }
-  result_.discarded += worker.any_discarded;
+  // A local step of elastic averaging is an update by itself.
+  if (measures_->End(k) && !worker.replica.has_value()) ++result_.updates;
   result_.worker_batches[k] += worker.pushed.size();
   const uint64_t before = dealer_->completed_tickets();
   for (const uint64_t ticket : worker.pushed) {
@@ -732,21 +660,7 @@ absl::Status Simulation::Diverged(double now) {
 
 SimulationResult Simulation::TakeResult() {
   result_.batches = dealer_->completed_tickets();
-  if (pushes_ > 0) {
-    const auto pushes = static_cast<double>(pushes_);
-    result_.lag_mean = lag_sum_ / pushes;
-    result_.gap_mean = gap_sum_ / pushes;
-    result_.surprise_mean = surprise_sum_ / pushes;
-  }
-  result_.lag_p99 = StalenessQuantile(result_.lag_counts, 0.99, result_.lag_max);
-  for (size_t s = 0; s < segments_.size(); ++s) {
-    SimulationResult::SegmentFigures& figures = result_.segments[s];
-    if (segment_pushes_[s] > 0) figures.lag_mean /= static_cast<double>(segment_pushes_[s]);
-    if (segment_gaps_[s] > 0) {
-      figures.gap_mean /= static_cast<double>(segment_gaps_[s]);
-      figures.surprise_mean /= static_cast<double>(segment_gaps_[s]);
-    }
-  }
+  measures_->Fill(&result_);
   const uint64_t workers = workers_.size();
   const uint64_t batches = std::max<uint64_t>(result_.batches, 1);
   result_.synchronous_seconds =
@@ -760,18 +674,6 @@ SimulationResult Simulation::TakeResult() {
 }
 
 }  // namespace
-
-void LogHistogram::Add(double value) {
-  int bin = 0;
-  if (value >= kLowest) {
-    bin = 1 + static_cast<int>(std::floor(8 * std::log10(value / kLowest)));
-  }
-  ++counts[std::clamp(bin, 0, kBins)];
-}
-
-double LogHistogram::LowerEdge(int bin) {
-  return bin <= 0 ? 0 : kLowest * std::pow(10.0, (bin - 1) / 8.0);
-}
 
 absl::StatusOr<SimulationResult> Simulate(const SimulationOptions& options) {
   Simulation simulation(options);
