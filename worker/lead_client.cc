@@ -20,6 +20,8 @@ constexpr size_t kFewestAhead = 2;
 constexpr size_t kMostAhead = 8;
 // Completed tickets wait this long for company.
 constexpr absl::Duration kCompletedWait = absl::Milliseconds(100);
+// With watch_repairs: others may wait for this worker meanwhile.
+constexpr absl::Duration kWatchEvery = absl::Milliseconds(250);
 constexpr absl::Duration kFiguresEvery = absl::Seconds(1);
 constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
 constexpr absl::Duration kLongestAskAgain = absl::Seconds(1);
@@ -90,6 +92,18 @@ absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
   return ticket;
 }
 
+uint64_t LeadClient::repair_ticket() const {
+  absl::MutexLock lock(&mutex_);
+  return repair_ticket_;
+}
+
+void LeadClient::AwaitTicketOrRepair(uint64_t repaired) {
+  absl::MutexLock lock(&mutex_);
+  while (hand_.empty() && !finished_ && failure_.ok() && repair_ticket_ <= repaired && !Stopped()) {
+    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  }
+}
+
 void LeadClient::Completed(uint64_t ticket) {
   absl::MutexLock lock(&mutex_);
   std::erase(taken_, ticket);
@@ -124,6 +138,7 @@ absl::Time LeadClient::FetchTime() const {
     time = hand_.empty() || told_to_wait_ ? absl::InfinitePast() : first_completed_ + kCompletedWait;
   }
   if (hand_.size() <= Ahead() / 2) time = std::min(time, ask_again_);
+  if (options_.watch_repairs) time = std::min(time, last_asked_ + kWatchEvery);
   return time;
 }
 
@@ -152,6 +167,7 @@ void LeadClient::Fetch() {
   request.mutable_held()->Assign(hand_.begin(), hand_.end());
   request.mutable_held()->Add(taken_.begin(), taken_.end());
   const size_t reported = completed_.size();
+  last_asked_ = absl::Now();
   mutex_.Unlock();
   v1::FetchTicketsReply reply;
   const absl::Status status =
@@ -164,6 +180,7 @@ void LeadClient::Fetch() {
     completed_.erase(completed_.begin(), completed_.begin() + static_cast<int64_t>(reported));
     first_completed_ = absl::Now();
     hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
+    repair_ticket_ = std::max(repair_ticket_, reply.repair_ticket());
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
     ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)
                      ? absl::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),

@@ -35,6 +35,8 @@ struct LeadClientOptions {
   std::string address;  // of server 0
   v1::RegisterRequest registration;
   double connect_seconds = 60;
+  // The lead is asked for repair_ticket also while a batch takes long.
+  bool watch_repairs = false;
   const std::atomic<bool>* stop = nullptr;  // ends waits with CANCELLED; null: never
 };
 
@@ -52,6 +54,11 @@ class LeadClient {
 
   // The next dealt batch; nullopt when the job is over.
   absl::StatusOr<std::optional<uint64_t>> NextTicket();
+  // The newest step of the learning rate for which the fleet gathers, or has gathered,
+  // the momentum of rules that keep it at workers; 0: none (ParameterClient::Repair).
+  uint64_t repair_ticket() const;
+  // Blocks until NextTicket would not, or repair_ticket is above `repaired`, or stop.
+  void AwaitTicketOrRepair(uint64_t repaired);
   // Every segment has acknowledged (or skipped) this ticket.
   void Completed(uint64_t ticket);
   // Kept, and sent about once a second.
@@ -87,6 +94,8 @@ class LeadClient {
   absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time last_asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

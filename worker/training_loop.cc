@@ -23,6 +23,7 @@ TrainingLoop::TrainingLoop(const TrainingLoopOptions& options, GradientComputer*
     : options_(options), computer_(computer), client_(client), lead_(lead), progress_(progress) {}
 
 absl::Status TrainingLoop::Run() {
+  uint64_t repaired = 0;
   for (;;) {
     if (Stopped()) {
       const absl::Status finished = client_->Finish();
@@ -31,6 +32,13 @@ absl::Status TrainingLoop::Run() {
     if (options_.fenced) {
       if (const absl::Status fenced = options_.fenced(); !fenced.ok()) return fenced;
     }
+    // Others may wait for this worker's momentum while there is no batch for it.
+    lead_->AwaitTicketOrRepair(repaired);
+    if (const uint64_t wanted = lead_->repair_ticket(); wanted > repaired) {
+      if (const absl::Status status = client_->Repair(wanted); !status.ok()) return status;
+      repaired = wanted;
+      continue;
+    }
     const auto ticket = lead_->NextTicket();
     if (!ticket.ok()) {
       // What was pushed still counts, if the servers take it.
@@ -38,11 +46,13 @@ absl::Status TrainingLoop::Run() {
       return finished.ok() ? ticket.status() : finished;
     }
     if (!ticket->has_value()) return client_->Finish();
+    if (const absl::Status status = client_->Repair(**ticket); !status.ok()) return status;
     if (const absl::Status stepped = Step(**ticket); !stepped.ok()) return stepped;
   }
 }
 
 absl::Status TrainingLoop::Step(uint64_t ticket) {
+  const double waited_before = client_->TakeWaitSeconds();
   const absl::Time start = absl::Now();
   const auto step = computer_->Compute(ticket, client_->parameters(), *client_);
   if (!step.ok()) return step.status();
@@ -54,6 +64,7 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
                      .finite = step->finite,
                      .wait_seconds = client_->TakeWaitSeconds()};
   notes.compute_seconds = std::max(absl::ToDoubleSeconds(end - start) - notes.wait_seconds, 0.0);
+  notes.wait_seconds += waited_before;
   if (!step->finite) {
     LOG_EVERY_N(WARNING, 20) << "ticket " << ticket
                              << ": the gradient is not finite (loss " << step->loss

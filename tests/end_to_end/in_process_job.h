@@ -71,6 +71,7 @@ class InProcessWorker {
     if (!options.ok()) return options.status();
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
+                              .watch_repairs = RepairsSteps(*options),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
     if (wanted_slot.has_value()) lead.registration.set_wanted_slot(*wanted_slot);

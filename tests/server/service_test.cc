@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(
     Exchange, RefusedExchange,
     ::testing::Values(
         BadExchange{"protocol", Code::kFailedPrecondition, "another protocol version",
-                    [](auto& h, auto&) { h.mutable_contract()->set_protocol(2); }},
+                    [](auto& h, auto&) { h.mutable_contract()->set_protocol(1); }},
         BadExchange{"job", Code::kFailedPrecondition, "another job",
                     [](auto& h, auto&) { h.mutable_contract()->set_job(2); }},
         BadExchange{"schema", Code::kFailedPrecondition, "another model schema",
