@@ -9,7 +9,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c445346;  // "FSDL"
-constexpr uint16_t kFormat = 1;
+constexpr uint16_t kFormat = 2;  // 2: clocks and admission
 
 }  // namespace
 
@@ -42,6 +42,14 @@ absl::Status Dealer::Check(const DealerOptions& options) {
                      options.synchronous_workers,
                      " synchronous workers; use smaller batches or fewer workers"));
   }
+  if (options.synchronous_workers > 0 &&
+      (options.staleness_bound.has_value() || options.ramp_tickets > 0)) {
+    return absl::InvalidArgumentError(
+        "dealer: synchronous workers are in step anyway; take staleness bound and ramp out");
+  }
+  if (options.ramp_tickets > 0 && options.ramp_workers == 0) {
+    return absl::InvalidArgumentError("dealer: a ramp needs at least one worker");
+  }
   return absl::OkStatus();
 }
 
@@ -60,14 +68,52 @@ uint64_t Dealer::Ticket(uint32_t rank, uint64_t step) const {
 bool Dealer::finished() const { return stopped_ || completed_total_ == total_; }
 
 uint64_t Dealer::outstanding(uint32_t worker) const {
-  const auto at = held_.find(worker);
-  return at == held_.end() ? 0 : at->second.size();
+  const auto at = hands_.find(worker);
+  return at == hands_.end() ? 0 : at->second.tickets.size();
 }
 
 std::vector<uint64_t> Dealer::held(uint32_t worker) const {
-  const auto at = held_.find(worker);
-  if (at == held_.end()) return {};
-  return {at->second.begin(), at->second.end()};
+  const auto at = hands_.find(worker);
+  if (at == hands_.end()) return {};
+  return {at->second.tickets.begin(), at->second.tickets.end()};
+}
+
+uint64_t Dealer::clock(uint32_t worker) const {
+  const auto at = hands_.find(worker);
+  return at == hands_.end() ? 0 : at->second.clock;
+}
+
+std::optional<uint64_t> Dealer::slowest_clock() const {
+  std::optional<uint64_t> slowest;
+  for (const auto& [worker, hand] : hands_) {
+    if (!hand.admitted || (next_ == total_ && hand.tickets.empty())) continue;
+    slowest = std::min(slowest.value_or(hand.clock), hand.clock);
+  }
+  return slowest;
+}
+
+bool Dealer::admitted(uint32_t worker) const {
+  const auto at = hands_.find(worker);
+  return at != hands_.end() && at->second.admitted;
+}
+
+uint64_t Dealer::admitted_workers() const {
+  if (next_ >= options_.ramp_tickets) return hands_.size();
+  // Within 64 bits for every job that ValidateJobSpec lets through.
+  const uint64_t planned = 1 + (options_.ramp_workers - 1) * next_ / options_.ramp_tickets;
+  return std::min<uint64_t>(hands_.size(), planned);
+}
+
+void Dealer::UpdateAdmission() {
+  const std::optional<uint64_t> slowest = slowest_clock();
+  uint64_t left = admitted_workers();
+  for (auto& [worker, hand] : hands_) {
+    const bool admitted = left > 0;
+    if (admitted) --left;
+    // Who comes to the others is not waited for until it has caught up.
+    if (admitted && !hand.admitted) hand.clock = std::max(hand.clock, slowest.value_or(0));
+    hand.admitted = admitted;
+  }
 }
 
 void Dealer::Finish(uint64_t ticket) {
@@ -78,60 +124,92 @@ void Dealer::Finish(uint64_t ticket) {
   }
 }
 
+std::optional<uint64_t> Dealer::Draw(uint32_t worker, const Hand& hand, Withheld* withheld) {
+  *withheld = Withheld::kAllDealt;
+  if (options_.synchronous_workers > 0) {
+    if (worker >= options_.synchronous_workers) return std::nullopt;
+    const auto at = next_step_.find(worker);
+    const uint64_t step = at == next_step_.end() ? 0 : at->second;
+    if (step * options_.synchronous_workers >= total_) return std::nullopt;
+    next_step_[worker] = step + 1;
+    return Ticket(worker, step);
+  }
+  if (again_.empty() && next_ == total_) return std::nullopt;
+  if (!hand.admitted) {
+    *withheld = Withheld::kRamp;
+    return std::nullopt;
+  }
+  if (options_.staleness_bound.has_value()) {
+    const std::optional<uint64_t> slowest = slowest_clock();
+    if (slowest.has_value() &&
+        hand.clock + hand.tickets.size() > *slowest + *options_.staleness_bound) {
+      *withheld = Withheld::kBound;
+      return std::nullopt;
+    }
+  }
+  if (again_.empty()) return next_++;
+  const uint64_t ticket = *again_.begin();
+  again_.erase(again_.begin());
+  ++redealt_;
+  return ticket;
+}
+
+Deal Dealer::Fetch(uint32_t worker, uint64_t count) {
+  Deal deal;
+  const auto at = hands_.find(worker);
+  if (at == hands_.end() || finished()) return deal;
+  Hand& hand = at->second;
+  while (deal.tickets.size() < count) {
+    if (hand.tickets.size() >= options_.max_outstanding) {
+      deal.withheld = Withheld::kHandsFull;
+      break;
+    }
+    Withheld withheld;
+    const std::optional<uint64_t> ticket = Draw(worker, hand, &withheld);
+    if (!ticket.has_value()) {
+      deal.withheld = withheld;
+      break;
+    }
+    hand.tickets.insert(*ticket);
+    deal.tickets.push_back(*ticket);
+    if (next_ <= options_.ramp_tickets) UpdateAdmission();
+  }
+  return deal;
+}
+
 Deal Dealer::Apply(const DealerEvent& event) {
   Deal deal;
   switch (event.kind) {
     case DealerEvent::Kind::kJoin:
-      held_.try_emplace(event.worker);
+      if (hands_.try_emplace(event.worker).second) UpdateAdmission();
       break;
-    case DealerEvent::Kind::kFetch: {
-      const auto at = held_.find(event.worker);
-      if (at == held_.end() || finished()) break;
-      std::set<uint64_t>& held = at->second;
-      for (uint64_t k = 0; k < event.argument && held.size() < options_.max_outstanding; ++k) {
-        uint64_t ticket;
-        if (options_.synchronous_workers > 0) {
-          if (event.worker >= options_.synchronous_workers) break;
-          uint64_t& step = next_step_[event.worker];
-          if (step * options_.synchronous_workers >= total_) break;
-          ticket = Ticket(event.worker, step++);
-        } else if (!again_.empty()) {
-          ticket = *again_.begin();
-          again_.erase(again_.begin());
-          ++redealt_;
-        } else if (next_ < total_) {
-          ticket = next_++;
-        } else {
-          break;
-        }
-        held.insert(ticket);
-        deal.tickets.push_back(ticket);
-      }
+    case DealerEvent::Kind::kFetch:
+      deal = Fetch(event.worker, event.argument);
       break;
-    }
     case DealerEvent::Kind::kComplete: {
-      const auto at = held_.find(event.worker);
+      const auto at = hands_.find(event.worker);
+      const bool in_hand = at != hands_.end() && at->second.tickets.erase(event.argument) > 0;
+      if (in_hand) ++at->second.clock;
       // A worker given up for lost may yet report: where its batch was not dealt
       // again meanwhile, its push counts.
-      if ((at != held_.end() && at->second.erase(event.argument) > 0) ||
-          again_.erase(event.argument) > 0) {
-        Finish(event.argument);
-      }
+      if (in_hand || again_.erase(event.argument) > 0) Finish(event.argument);
       break;
     }
     case DealerEvent::Kind::kLost: {
-      const auto at = held_.find(event.worker);
-      if (at == held_.end()) break;
+      const auto at = hands_.find(event.worker);
+      if (at == hands_.end()) break;
+      std::set<uint64_t>& tickets = at->second.tickets;
       if (options_.synchronous_workers > 0) {
         // Whoever takes the rank over goes on at the first step that is missing.
         if (event.worker < options_.synchronous_workers) {
-          next_step_[event.worker] -= at->second.size();
-          redealt_ += at->second.size();
+          next_step_[event.worker] -= tickets.size();
+          redealt_ += tickets.size();
         }
       } else {
-        again_.merge(at->second);
+        again_.merge(tickets);
       }
-      held_.erase(at);
+      hands_.erase(at);
+      UpdateAdmission();
       break;
     }
     case DealerEvent::Kind::kStop:
@@ -150,6 +228,10 @@ std::string Dealer::Save() const {
   writer.Put(options_.epochs);
   writer.Put(options_.synchronous_workers);
   writer.Put(options_.max_outstanding);
+  writer.Put(options_.staleness_bound.has_value());
+  writer.Put(options_.staleness_bound.value_or(0));
+  writer.Put(options_.ramp_tickets);
+  writer.Put(options_.ramp_workers);
   writer.Put(next_);
   writer.Put(completed_total_);
   writer.Put(redealt_);
@@ -160,10 +242,12 @@ std::string Dealer::Save() const {
     for (const uint64_t ticket : tickets) writer.Put(ticket);
   };
   put_set(again_);
-  writer.Put<uint64_t>(held_.size());
-  for (const auto& [worker, tickets] : held_) {
+  writer.Put<uint64_t>(hands_.size());
+  for (const auto& [worker, hand] : hands_) {
     writer.Put(worker);
-    put_set(tickets);
+    writer.Put(hand.clock);
+    writer.Put(hand.admitted);
+    put_set(hand.tickets);
   }
   writer.Put<uint64_t>(next_step_.size());
   for (const auto& [rank, step] : next_step_) {
@@ -186,9 +270,12 @@ absl::Status Dealer::Load(std::string_view bytes) {
   }
   if (reader.Get<uint64_t>() != options_.batches_per_epoch || reader.Get<uint32_t>() != options_.epochs ||
       reader.Get<uint32_t>() != options_.synchronous_workers ||
-      reader.Get<uint32_t>() != options_.max_outstanding) {
+      reader.Get<uint32_t>() != options_.max_outstanding ||
+      reader.Get<bool>() != options_.staleness_bound.has_value() ||
+      reader.Get<uint32_t>() != options_.staleness_bound.value_or(0) ||
+      reader.Get<uint64_t>() != options_.ramp_tickets || reader.Get<uint32_t>() != options_.ramp_workers) {
     return absl::InvalidArgumentError(
-        "dealer state: of a job with other batches, epochs or workers than this one");
+        "dealer state: of a job with other batches, epochs, workers or bounds than this one");
   }
   Dealer loaded(options_);
   loaded.next_ = reader.Get<uint64_t>();
@@ -204,7 +291,10 @@ absl::Status Dealer::Load(std::string_view bytes) {
   const auto workers = reader.Get<uint64_t>();
   for (uint64_t k = 0; k < workers && reader.ok(); ++k) {
     const auto worker = reader.Get<uint32_t>();
-    get_set(loaded.held_[worker]);
+    Hand& hand = loaded.hands_[worker];
+    hand.clock = reader.Get<uint64_t>();
+    hand.admitted = reader.Get<bool>();
+    get_set(hand.tickets);
   }
   const auto ranks = reader.Get<uint64_t>();
   for (uint64_t k = 0; k < ranks && reader.ok(); ++k) {

@@ -10,8 +10,8 @@ class EventSink {
   virtual ~EventSink() = default;
   // Called for every event that changes a segment's or the dealer's state, before
   // its reply is sent, by several threads at once and not in the order of
-  // Event::number, which is the order in which the events took effect. Returns
-  // when the event is as safe as the sink promises. The payload is valid only
+  // Event::number, which is the order in which the events took effect and counts
+  // them from 1 without holes, as long as the server runs. Returns when the event is as safe as the sink promises. The payload is valid only
   // during the call.
   virtual void Record(const Event& event) = 0;
 };

@@ -1,5 +1,7 @@
 #include "server/job_machines.h"
 
+#include <cmath>
+
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 
@@ -36,14 +38,25 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   options.synchronous = IsSynchronous(job) && plan.kind == TensorKind::kTrainable;
   options.members = options.synchronous ? job.training().workers() : 0;
   options.keep_all_held = traits.needs_held;
+  if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
+    options.delay_threshold = update.delay_threshold();
+  }
   return options;
 }
 
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch) {
-  return {.batches_per_epoch = batches_per_epoch,
-          .epochs = job.training().epochs(),
-          .synchronous_workers = IsSynchronous(job) ? job.training().workers() : 0,
-          .max_outstanding = kMaxOutstanding};
+  const v1::TrainingSpec& training = job.training();
+  DealerOptions options = {.batches_per_epoch = batches_per_epoch,
+                           .epochs = training.epochs(),
+                           .synchronous_workers = IsSynchronous(job) ? training.workers() : 0,
+                           .max_outstanding = kMaxOutstanding};
+  if (training.has_staleness_bound()) options.staleness_bound = training.staleness_bound();
+  if (job.schedule().ramp_epochs() > 0) {
+    const double tickets = double{job.schedule().ramp_epochs()} * static_cast<double>(batches_per_epoch);
+    options.ramp_tickets = static_cast<uint64_t>(std::llround(tickets));
+    options.ramp_workers = training.workers();
+  }
+  return options;
 }
 
 }  // namespace foreshard

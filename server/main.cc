@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -21,6 +22,7 @@
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
+#include "server/arrivals.h"
 #include "server/shard_server.h"
 
 namespace foreshard {
@@ -88,7 +90,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Serves one shard of a job's parameters to its workers.", "foreshard-server");
   JobFlags job_flags;
   job_flags.AddTo(app);
-  std::string shard_text = "0", metrics = "127.0.0.1:0", ready_file, advertise;
+  std::string shard_text = "0", metrics = "127.0.0.1:0", ready_file, advertise, arrivals_file;
   ShardServerOptions options;
   options.listen = "127.0.0.1:50051";
   app.add_option("--shard", shard_text,
@@ -104,6 +106,10 @@ int Main(int argc, char** argv) {
                "Allow addresses other than loopback, without encryption");
   app.add_option("--ready-file", ready_file,
                  "Write address, metrics_address and pid to this file, as JSON, once listening");
+  app.add_option("--record-arrivals", arrivals_file,
+                 "Write the order in which events took effect to this file, a line an event, from "
+                 "which the run can be recomputed")
+      ->type_name("FILE");
   app.add_option("--advertise", advertise,
                  "The address that others should use, where it is not the one bound");
   app.set_version_flag("--version", std::string(kVersion));
@@ -125,6 +131,14 @@ int Main(int argc, char** argv) {
   options.job = *std::move(job);
   options.shard = *shard;
   options.metrics_listen = metrics;
+
+  std::unique_ptr<ArrivalRecorder> arrivals;  // ends after the server
+  if (!arrivals_file.empty()) {
+    auto created = ArrivalRecorder::Create(arrivals_file);
+    if (!created.ok()) return Report(created.status());
+    arrivals = *std::move(created);
+    options.events = arrivals.get();
+  }
 
   // Before any thread is made, so that only the wait below sees these signals.
   sigset_t signals;

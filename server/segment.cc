@@ -70,6 +70,15 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
         absl::StrCat("segment: a synchronous rule needs 1 to ", options.rule.max_workers,
                      " members, not ", options.members));
   }
+  if (options.delay_threshold.has_value()) {
+    const RuleTraits* traits = FindRule(options.rule.rule);
+    if (options.synchronous || options.plan.kind == TensorKind::kStatistic ||
+        (traits != nullptr && traits->worker_half)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "segment ", options.plan.id, ": no delay threshold with rounds, running statistics or the rule '",
+          options.rule.rule, "'; take it out"));
+    }
+  }
   std::unique_ptr<UpdateRule> rule = MakeUpdateRule(EffectiveRule(options), options.plan.elements);
   if (rule == nullptr) {
     return absl::InvalidArgumentError(
@@ -173,8 +182,8 @@ absl::Status Segment::Admit(Event* event) const {
     return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker, " claims version ",
                                                    event->held_version, "; the newest is ", version_));
   }
-  const auto make_resend = [event] {
-    event->kind = EventKind::kResend;
+  const auto turn_into = [event](EventKind kind) {
+    event->kind = kind;
     event->payload = {};
     event->codec = 0;
   };
@@ -186,10 +195,17 @@ absl::Status Segment::Admit(Event* event) const {
                                                         " is still open"));
     }
     // A closed round, or one this worker has contributed to: said again.
-    if (event->argument < open_round_ || slot.has_pending || slot.absent) make_resend();
+    if (event->argument < open_round_ || slot.has_pending || slot.absent) {
+      turn_into(EventKind::kResend);
+    }
     return absl::OkStatus();
   }
-  if (known && event->sequence <= slot.sequence) make_resend();
+  if (known && event->sequence <= slot.sequence) {
+    turn_into(EventKind::kResend);
+  } else if (event->kind == EventKind::kPush && options_.delay_threshold.has_value() &&
+             version_ - event->held_version > *options_.delay_threshold) {
+    turn_into(EventKind::kDiscard);
+  }
   return event->kind == EventKind::kResend ? absl::OkStatus() : AdmitAtStep(*event);
 }
 
@@ -232,9 +248,11 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       if (event.kind != EventKind::kResend) slot.sequence = event.sequence;
       WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot, codec,
                       &slot, reply);
-      return State(event.kind == EventKind::kSkip      ? Result::kSkipped
-                   : event.kind == EventKind::kDiscard ? Result::kDiscarded
-                                                       : Result::kDuplicate);
+      Outcome outcome = State(event.kind == EventKind::kSkip      ? Result::kSkipped
+                              : event.kind == EventKind::kDiscard ? Result::kDiscarded
+                                                                  : Result::kDuplicate);
+      if (event.kind == EventKind::kDiscard) outcome.lag = version_ - event.held_version;
+      return outcome;
     }
     case EventKind::kRead: {
       const auto mode = static_cast<ReadMode>(event.argument);
@@ -267,17 +285,8 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       }
       return State(Result::kApplied);
     }
-    case EventKind::kLearningRateRepair: {
-      Slot& slot = JoinSlot(event);
-      ApplyShare(event, &slot);
-      if (event.ticket > clock_ && !MissingShares(event.ticket).empty()) {
-        return State(Result::kPending);
-      }
-      clock_ = std::max(clock_, event.ticket);
-      WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot,
-                      ReplyCodec(event, slot), &slot, reply);
-      return State(Result::kCurrent);
-    }
+    case EventKind::kLearningRateRepair:
+      return Repair(event, reply);
     default:
       return State(Result::kCurrent);
   }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct SegmentOptions {
   uint32_t members = 0;    // synchronous: the fixed view is slots 0..members-1
   bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks
   uint32_t sample_stride = 64;  // one block in so many is sampled; 1: exact
+  // A push of a larger lag is discarded (Ringmaster ASGD, ICML 2025); none: no push is.
+  // Not where the worker's momentum holds the gradient already.
+  std::optional<uint64_t> delay_threshold;
 };
 
 // Where the reply goes. The caller gives a buffer of EncodedBytes(fp32) length
@@ -50,7 +54,7 @@ struct Outcome {
   Result result = Result::kCurrent;
   uint64_t version = 0;
   uint64_t clock = 0;
-  uint64_t lag = 0;
+  uint64_t lag = 0;  // of an applied or discarded push
   float eta = 0;
   // Over the sampled elements, in fp64; zero where nothing was measured.
   double gap_squares = 0;
@@ -62,16 +66,17 @@ struct Outcome {
 // Thread-compatible: the owner keeps one mutex a segment.
 class Segment {
  public:
-  // INVALID_ARGUMENT: unknown rule, synchronous rule without members.
+  // INVALID_ARGUMENT: unknown rule, synchronous rule without members, a delay
+  // threshold where there can be none.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const SegmentOptions& options);
 
   // Checks an event against the state before anything changes, and settles what
-  // it is: a push already applied becomes kResend; one of an expired slot will
-  // join first. Errors: FAILED_PRECONDITION (no values yet, a share of momentum that
-  // must come first), ABORTED (an older
-  // incarnation, a round that is closed), INVALID_ARGUMENT (worker out of range,
-  // payload of the wrong size, a version never sent). Payload values must have
-  // been checked with CheckPayload.
+  // it is: a push already applied becomes kResend, one beyond the delay threshold
+  // kDiscard without its payload; one of an expired slot will join first. Errors:
+  // FAILED_PRECONDITION (no values yet, a share of momentum that must come first),
+  // ABORTED (an older incarnation, a round that is closed), INVALID_ARGUMENT (worker
+  // out of range, payload of the wrong size, a version never sent). Payload values must
+  // have been checked with CheckPayload.
   absl::Status Admit(Event* event) const;
 
   // Sizes and finiteness of a payload, from its own fields; reads no state and
@@ -157,6 +162,7 @@ class Segment {
   bool MomentumAtWorkers() const;
   // What of a push or repair stands against the steps of the rate.
   absl::Status AdmitAtStep(const Event& event) const;
+  Outcome Repair(const Event& event, Reply* reply);
   void ApplyShare(const Event& event, Slot* slot);
   Outcome NotePush(const Event& event);
   Outcome CloseRound();

@@ -76,6 +76,16 @@ uint64_t Segment::RepairUnderWay() const {
   return step;
 }
 
+Outcome Segment::Repair(const Event& event, Reply* reply) {
+  Slot& slot = JoinSlot(event);
+  ApplyShare(event, &slot);
+  if (event.ticket > clock_ && !MissingShares(event.ticket).empty()) return State(Result::kPending);
+  clock_ = std::max(clock_, event.ticket);
+  WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot,
+                  ReplyCodec(event, slot), &slot, reply);
+  return State(Result::kCurrent);
+}
+
 // Linear in v, so that shares are applied as they come; a second one finds its own rate.
 void Segment::ApplyShare(const Event& event, Slot* slot) {
   if (!slot->has_share || slot->share_ticket >= event.ticket) return;

@@ -185,7 +185,7 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
     absl::MutexLock lock(&cell.mutex);
     Segment& segment = *cell.segment;
     if (absl::Status status = segment.Admit(&event); !status.ok()) return status;
-    event.number = NextNumber();
+    if (ChangesState(event)) event.number = NextNumber();
     const int64_t start = MonotonicNanoseconds();
     performed.outcome = segment.Apply(event, reply);
     performed.kind = event.kind;

@@ -96,9 +96,9 @@ class Shard {
   // INVALID_ARGUMENT for a segment that is not of this shard.
   absl::StatusOr<Cell*> FindCell(uint32_t segment) const;
 
-  // Admits the event, gives it its number, applies and records it. A push that
-  // completes a round closes it. Errors are those of Segment::Admit. Payloads must
-  // have passed CheckPayload.
+  // Admits the event, applies it and, where it changes state, numbers and records it.
+  // A push that completes a round closes it. Errors are those of Segment::Admit.
+  // Payloads must have passed CheckPayload.
   absl::StatusOr<Performed> Perform(Cell& cell, Event event, Reply* reply);
 
   // Performs kExpire or kLeave on every segment. Synchronous: only on statistics.
@@ -112,7 +112,7 @@ class Shard {
   // Takes out waiters whose deadline has passed (`all`: every one).
   std::vector<RoundWaiter*> TakeWaiters(Cell& cell, int64_t now, bool all);
 
-  // A number for an event that is not a segment's.
+  // A number for an event that is not a segment's, and that must be recorded.
   uint64_t NextNumber() { return number_.fetch_add(1, std::memory_order_relaxed) + 1; }
   void Record(const Event& event);
 

@@ -30,6 +30,7 @@
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "kernels/device.h"
+#include "worker/batch_times.h"
 #include "worker/evaluator.h"
 #include "worker/gradient.h"
 #include "worker/heartbeat.h"
@@ -50,6 +51,7 @@ struct Flags {
   std::string device = "auto";
   std::optional<uint32_t> slot;
   double slowdown = 1;
+  BatchTimesOptions times;
   std::string metrics_listen;
   bool insecure = false;
   std::string ready_file;
@@ -107,6 +109,7 @@ struct Setup {
   std::unique_ptr<WorkerMetrics> metrics;
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::string metrics_address;
+  std::unique_ptr<BatchTimes> times;
 };
 
 absl::Status Prepare(const Flags& flags, Setup* setup) {
@@ -123,6 +126,9 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   auto servers = ParseAddresses(flags.servers);
   if (!servers.ok()) return servers.status();
   setup->servers = *std::move(servers);
+  auto times = BatchTimes::Open(flags.times);
+  if (!times.ok()) return times.status();
+  setup->times = *std::move(times);
   if (setup->servers.size() != setup->job.servers().shards()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--servers: ", setup->servers.size(), " addresses for a job with servers.shards: ",
@@ -194,6 +200,10 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   auto lead = LeadClient::Register(lead_options);
   if (!lead.ok()) return lead.status();
   SetLogRole(absl::StrCat("worker ", (*lead)->worker()));
+  if (const absl::Status paced = setup.times->SetWorker((*lead)->worker()); !paced.ok()) {
+    (*lead)->Leave(std::string(paced.message()));
+    return paced;
+  }
 
   Progress progress(setup.metrics.get(), setup.metrics_address);
   ParameterClientOptions options = setup.client;
@@ -229,6 +239,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
                               setup.train.get());
     TrainingLoopOptions loop_options;
     loop_options.slowdown = flags.slowdown;
+    loop_options.times = setup.times.get();
     loop_options.batches_per_epoch = BatchesPerEpoch(setup.job, setup.train->examples());
     if (options.synchronous) loop_options.round_members = setup.job.training().workers();
     loop_options.stop = signals.stop();
@@ -305,6 +316,13 @@ int Main(int argc, char** argv) {
                  "Make every step take this many times its computing time")
       ->check(CLI::Range(1.0, 1e4))
       ->capture_default_str();
+  app.add_option("--pace", flags.times.pace,
+                 "Make each step take at least what this trace says for the worker's slot: lines "
+                 "worker,step,seconds, begun again at its end")
+      ->type_name("FILE");
+  app.add_option("--record-batches", flags.times.record,
+                 "Write what each step takes to this file, as such a trace")
+      ->type_name("FILE");
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
   app.add_flag("--insecure", flags.insecure,

@@ -70,9 +70,9 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
                              << ": the gradient is not finite (loss " << step->loss
                              << "); the servers skip it";
   }
-  if (options_.slowdown > 1) {
-    SleepFor(absl::Seconds((options_.slowdown - 1) * notes.compute_seconds));
-  }
+  const double batch_seconds = Pace(notes.compute_seconds);
+  // One that was cut short by the end says nothing.
+  if (options_.times != nullptr && !Stopped()) options_.times->Note(batch_seconds);
   if (end >= ratio_due_) {
     progress_->ErrorFeedback(client_->ErrorFeedbackRatio(computer_->gradient()));
     ratio_due_ = end + kRatioEvery;
@@ -89,6 +89,15 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
   progress_->Step(notes, absl::Now());
   lead_->Report(progress_->Figures(client_->traffic()));
   return absl::OkStatus();
+}
+
+double TrainingLoop::Pace(double compute_seconds) const {
+  double least = options_.slowdown * compute_seconds;
+  if (options_.times != nullptr) least = std::max(least, options_.times->LeastSeconds());
+  if (least <= compute_seconds) return compute_seconds;
+  const absl::Time start = absl::Now();
+  SleepFor(absl::Seconds(least - compute_seconds));
+  return compute_seconds + absl::ToDoubleSeconds(absl::Now() - start);
 }
 
 void TrainingLoop::SleepFor(absl::Duration time) const {

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "worker/batch_times.h"
 #include "worker/gradient.h"
 #include "worker/lead_client.h"
 #include "worker/parameter_client.h"
@@ -21,6 +22,10 @@ struct TrainingLoopOptions {
   // Every step is made to take this many times its computing time, to play an
   // unequal machine; at least 1.
   double slowdown = 1;
+  // What else a step is to take, and where its time is noted: what it took the
+  // machine, slow-down and pace included, waits for servers and tickets not. May be
+  // null.
+  BatchTimes* times = nullptr;
   // Synchronous modes: members of a round. An epoch's batches that fill no round
   // are not dealt; its tickets are numbered `batches_per_epoch` all the same.
   uint32_t round_members = 0;
@@ -47,6 +52,8 @@ class TrainingLoop {
  private:
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   absl::Status Step(uint64_t ticket);
+  // Makes the step as slow as it should be; returns what it then has taken.
+  double Pace(double compute_seconds) const;
   void SleepFor(absl::Duration time) const;
 
   const TrainingLoopOptions options_;

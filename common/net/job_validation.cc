@@ -11,6 +11,7 @@
 #include "common/core/block.h"
 #include "common/core/catalogue.h"
 #include "common/net/channel.h"
+#include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
@@ -24,6 +25,8 @@ using google::protobuf::Message;
 constexpr uint32_t kMaxEpochs = 1'000'000;
 constexpr uint32_t kMaxBatch = 1 << 20;
 constexpr uint32_t kMaxWorkers = 4096;
+constexpr uint32_t kMaxStalenessBound = 1 << 20;  // batches
+constexpr uint32_t kMaxDelayThreshold = 1 << 20;  // updates
 constexpr uint32_t kMaxShards = 1024;
 constexpr uint32_t kMaxWidth = 1 << 16;
 constexpr uint64_t kMaxElements = 1ull << 40;
@@ -255,6 +258,44 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
   }
 }
 
+// What bounds staleness, whatever the rule: SSP, the worker ramp, the delay threshold.
+void CheckBounds(const v1::JobSpec& job, Problems* problems) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  const v1::TrainingSpec& training = job.training();
+  const float ramp = job.schedule().ramp_epochs();
+  const bool synchronous = IsSynchronous(job);
+  const std::string in_step = absl::StrCat("the rule ", job.update().rule(),
+                                           " keeps its workers in step with rounds");
+  if (training.has_staleness_bound()) {
+    problems->CheckUnused(synchronous, "training.staleness_bound", in_step);
+    problems->CheckCount("training.staleness_bound", training.staleness_bound(), 0,
+                         kMaxStalenessBound);
+  }
+  if (!(ramp >= 0)) {
+    problems->Add("schedule.ramp_epochs", ramp, "make it at least 0");
+  } else if (ramp > static_cast<float>(training.epochs())) {
+    problems->Add("schedule.ramp_epochs", ramp,
+                  absl::StrCat("is longer than the run (training.epochs is ", training.epochs(),
+                               "); shorten it"));
+  }
+  if (ramp > 0) {
+    problems->CheckUnused(synchronous, "schedule.ramp_epochs", in_step);
+    if (!synchronous && training.workers() == 1) {
+      problems->Add("schedule.ramp_epochs", ramp,
+                    "one worker (training.workers) has nobody to admit later; raise training.workers "
+                    "or take the ramp out");
+    }
+  }
+  if (!job.update().has_delay_threshold()) return;
+  problems->CheckCount("update.delay_threshold", job.update().delay_threshold(), 0, kMaxDelayThreshold);
+  problems->CheckUnused(synchronous, "update.delay_threshold", in_step);
+  problems->CheckUnused(
+      rule != nullptr && rule->worker_half, "update.delay_threshold",
+      absl::StrCat("the rule ", job.update().rule(),
+                   " keeps momentum at the worker, which holds a discarded gradient already; choose "
+                   "another rule (dana_zero keeps it at the server)"));
+}
+
 void CheckSchedule(const v1::JobSpec& job, Problems* problems) {
   const v1::ScheduleSpec& schedule = job.schedule();
   if (!(schedule.learning_rate() > 0)) {
@@ -372,6 +413,7 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
   CheckData(job, &problems);
   CheckTraining(job.training(), &problems);
   CheckUpdate(job, &problems);
+  CheckBounds(job, &problems);
   CheckSchedule(job, &problems);
   CheckServers(job, &problems);
   CheckTimeouts(job.timeouts(), &problems);

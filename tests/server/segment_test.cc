@@ -44,6 +44,72 @@ TEST(Segment, ADuplicateIsAnsweredAndNotApplied) {
   EXPECT_EQ(harness.Push(0, Ones(kElements), 2).lag, 0u);
 }
 
+TEST(Segment, APushBeyondTheDelayThresholdIsConsumedAndDiscarded) {
+  SegmentOptions options = MakeSegmentOptions("dana_zero", kElements, 2);
+  options.delay_threshold = 1;
+  options.keep_all_held = true;
+  SegmentHarness harness(options, 2);
+  for (uint64_t ticket = 0; ticket < 2; ++ticket) harness.Push(0, Ones(kElements), ticket);
+  const std::vector<float> theta(harness.segment->theta().begin(), harness.segment->theta().end());
+  Outcome outcome = harness.Push(1, Ones(kElements), 5, CodecId::kOneBit, CodecId::kBf16);
+  EXPECT_EQ(outcome.result, Result::kDiscarded);
+  EXPECT_EQ(outcome.lag, 2u);
+  EXPECT_EQ(outcome.version, 2u);
+  EXPECT_EQ(outcome.clock, 5u);
+  EXPECT_EQ(std::vector<float>(harness.segment->theta().begin(), harness.segment->theta().end()), theta);
+  // The worker has fresh parameters, in the codec it wanted.
+  EXPECT_EQ(harness.reply.codec, CodecId::kBf16);
+  EXPECT_EQ(harness.segment->version_sent(1), 2u);
+  EXPECT_EQ(harness.segment->held(1), absl::MakeConstSpan(harness.workers[1].parameters));
+  // Said again: a duplicate. Its next push is not late.
+  --harness.workers[1].sequence;
+  EXPECT_EQ(harness.Push(1, Ones(kElements), 5).result, Result::kDuplicate);
+  outcome = harness.Push(1, Ones(kElements), 6);
+  EXPECT_EQ(outcome.result, Result::kApplied);
+  EXPECT_EQ(outcome.lag, 0u);
+  // A skip is one, whatever its lag.
+  harness.Push(1, Ones(kElements), 7);
+  EXPECT_EQ(harness.Send({.kind = EventKind::kSkip, .worker = 0, .incarnation = 1,
+                          .sequence = ++harness.workers[0].sequence, .ticket = 8, .held_version = 0},
+                         {})
+                .result,
+            Result::kSkipped);
+
+  // The record says that it was discarded, and replay agrees.
+  auto replayed = Segment::Create(options).value();
+  ByteSpan left(reinterpret_cast<const uint8_t*>(harness.records.data()), harness.records.size());
+  uint64_t discards = 0;
+  while (!left.empty()) {
+    ByteSpan piece;
+    uint64_t size = 0;
+    const auto event = ParseRecord(left, &piece, &size);
+    ASSERT_TRUE(event.ok()) << event.status();
+    if (event->kind == EventKind::kDiscard) {
+      ++discards;
+      EXPECT_EQ(event->payload.bytes, 0u);
+    }
+    ASSERT_TRUE(replayed->Replay(*event).ok());
+    left = left.subspan(size);
+  }
+  EXPECT_EQ(discards, 1u);
+  EXPECT_EQ(replayed->Save(), harness.segment->Save());
+}
+
+TEST(Segment, ADelayThresholdThatCannotBeIsRefused) {
+  SegmentOptions options = MakeSegmentOptions("dana_slim", kElements, 2);
+  options.delay_threshold = 4;
+  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Create(options).status()));
+  options = MakeSegmentOptions("ssgd", kElements, 2);
+  options.synchronous = true;
+  options.members = 2;
+  options.delay_threshold = 4;
+  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Create(options).status()));
+  options = MakeSegmentOptions("asgd", kElements, 2);
+  options.plan.kind = TensorKind::kStatistic;
+  options.delay_threshold = 4;
+  EXPECT_TRUE(absl::IsInvalidArgument(Segment::Create(options).status()));
+}
+
 TEST(Segment, AnUnknownHeldVersionGetsFullPrecision) {
   SegmentHarness harness(MakeSegmentOptions("asgd", kElements, 2), 2);
   harness.Push(0, Ones(kElements), 0, CodecId::kNone, CodecId::kBf16);

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/fake_shard.h"
@@ -101,6 +105,45 @@ TEST_F(TrainingLoopTest, TrainsOnEveryTicketAsOneProcessWould) {
   EXPECT_EQ(figures.skipped_steps(), 0u);
   EXPECT_NEAR(figures.loss(), loss, 1e-5);
   EXPECT_EQ(figures.push_uncompressed_bytes(), 40 * kInputs * 4);
+}
+
+TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
+  const std::string trace = ::testing::TempDir() + "training_loop_test.trace.csv";
+  const std::string record = ::testing::TempDir() + "training_loop_test.record.csv";
+  const BatchTrace pace = {{1}, {1}, {0.03, 0.01}};
+  std::ofstream(trace) << PrintTrace(pace);
+  auto times = BatchTimes::Open({.record = record, .pace = trace});
+  ASSERT_TRUE(times.ok()) << times.status();
+  ASSERT_TRUE((*times)->SetWorker(2).ok());
+  Start(5);
+  ASSERT_TRUE(Run({.slowdown = 1.5, .times = times->get()}).ok());
+  times->reset();
+  std::ifstream recorded(record);
+  std::string line;
+  std::getline(recorded, line);
+  for (int step = 0; step < 5; ++step) {
+    ASSERT_TRUE(std::getline(recorded, line)) << step;
+    const std::vector<std::string> fields = absl::StrSplit(line, ',');
+    ASSERT_EQ(fields.size(), 3u) << line;
+    EXPECT_EQ(fields[0], "2");
+    EXPECT_EQ(fields[1], absl::StrCat(step));
+    EXPECT_GE(std::stod(fields[2]), pace[2][step % 2] * (1 - 1e-6));
+  }
+  EXPECT_FALSE(std::getline(recorded, line));
+  std::remove(trace.c_str());
+  std::remove(record.c_str());
+}
+
+TEST_F(TrainingLoopTest, AStopEndsAPause) {
+  const std::string trace = ::testing::TempDir() + "training_loop_test.long.csv";
+  std::ofstream(trace) << PrintTrace({{1e6}, {1e6}, {1e-6, 1e6}});
+  auto times = BatchTimes::Open({.pace = trace});
+  ASSERT_TRUE(times.ok()) << times.status();
+  ASSERT_TRUE((*times)->SetWorker(2).ok());
+  Start(100);
+  after_push_ = [this](uint64_t) { stop_ = true; };
+  EXPECT_EQ(Run({.times = times->get()}).code(), absl::StatusCode::kCancelled);
+  std::remove(trace.c_str());
 }
 
 TEST_F(TrainingLoopTest, AStopFinishesWhatWasStarted) {

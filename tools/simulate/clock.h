@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/core/batch_trace.h"
 
 namespace foreshard {
 
@@ -24,15 +25,6 @@ struct GammaClockOptions {
   double machine_variation = 0;   // of the machines' means; 0: equal machines
   uint64_t seed = 0;
 };
-
-// Seconds of consecutive batches, by worker.
-using BatchTrace = std::vector<std::vector<double>>;
-
-// Reads "worker,step,seconds" lines (a header line, any order) as `foreshard run`
-// records them. NOT_FOUND; INVALID_ARGUMENT naming file and line: what is no number, a
-// time that is not above 0, a worker or step that is missing or there twice.
-absl::StatusOr<BatchTrace> LoadTrace(const std::string& path);
-std::string PrintTrace(const BatchTrace& trace);
 
 // Immutable; a pure function of what it was made of.
 class BatchClock {

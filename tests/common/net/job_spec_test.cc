@@ -72,6 +72,19 @@ TEST(JobSpec, FillsInWhatTheRuleHasDefaultsFor) {
   EXPECT_EQ(DefaultJob().update().lag(), "");
 }
 
+TEST(JobSpec, BoundsGoWithEveryRuleThatAllowsThem) {
+  const v1::JobSpec job =
+      DefaultJob({"update.rule=dana_ga", "training.staleness_bound=0", "schedule.ramp_epochs=5",
+                  "update.delay_threshold=0"});
+  EXPECT_TRUE(job.training().has_staleness_bound());
+  EXPECT_TRUE(job.update().has_delay_threshold());
+  EXPECT_EQ(job.schedule().ramp_epochs(), 5);
+  // Momentum at the worker is no obstacle to bounds on dealing.
+  DefaultJob({"update.rule=dana_slim", "training.staleness_bound=3", "schedule.ramp_epochs=0.5"});
+  EXPECT_FALSE(DefaultJob().training().has_staleness_bound());
+  EXPECT_FALSE(DefaultJob().update().has_delay_threshold());
+}
+
 TEST(JobSpec, OverridesEveryKindOfField) {
   const v1::JobSpec job = DefaultJob({"training.epochs=3", "schedule.learning_rate=0.5",
                                       "model.widths=8,16", "data.flip=true", "name=other",
@@ -199,6 +212,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"adam_momentum", {"update.rule=adam"}, "adam has no use for it"},
         BadCase{"dc_lambda", {"update.rule=dana_dc", "update.dc_lambda=-1"}, "update.dc_lambda: -1: make it at least 0"},
         BadCase{"dc_decay", {"update.rule=dana_dc", "update.dc_adaptive=false", "update.dc_decay=0.9"}, "only update.dc_adaptive: true uses it"},
+        BadCase{"ssp_in_rounds", {"update.rule=ssgd", "training.staleness_bound=2"}, "training.staleness_bound: set: the rule ssgd keeps its workers in step with rounds; take it out"},
+        BadCase{"ssp_too_wide", {"training.staleness_bound=2000000"}, "training.staleness_bound: 2000000: give a whole number from 0 to 1048576"},
+        BadCase{"ramp_in_rounds", {"update.rule=ssgd", "schedule.ramp_epochs=2"}, "schedule.ramp_epochs: set: the rule ssgd keeps its workers in step with rounds; take it out"},
+        BadCase{"ramp_negative", {"schedule.ramp_epochs=-1"}, "schedule.ramp_epochs: -1: make it at least 0"},
+        BadCase{"ramp_too_long", {"schedule.ramp_epochs=50"}, "schedule.ramp_epochs: 50: is longer than the run"},
+        BadCase{"ramp_alone", {"training.workers=1", "schedule.ramp_epochs=1"}, "schedule.ramp_epochs: 1: one worker (training.workers) has nobody to admit later"},
+        BadCase{"delay_in_rounds", {"update.rule=ssgd", "update.delay_threshold=2"}, "update.delay_threshold: set: the rule ssgd keeps its workers in step with rounds; take it out"},
+        BadCase{"delay_worker_momentum", {"update.delay_threshold=2"}, "update.delay_threshold: set: the rule dana_slim keeps momentum at the worker, which holds a discarded gradient already; choose another rule"},
+        BadCase{"delay_too_long", {"update.rule=dana_zero", "update.delay_threshold=2000000"}, "update.delay_threshold: 2000000: give a whole number from 0 to 1048576"},
         BadCase{"members", {"update.rule=ssgd", "training.max_workers=6"}, "exactly training.workers"},
         BadCase{"rate", {"schedule.learning_rate=0"}, "schedule.learning_rate: 0"},
         BadCase{"warmup", {"schedule.warmup_epochs=50"}, "longer than the run"},

@@ -1,0 +1,208 @@
+#include "tools/simulate/simulation.h"
+
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/job_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/job_setup.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] =
+    "name: 'simulated' seed: 3 model { name: 'synthetic' elements: 6000 } "
+    "data { format: 'synthetic' examples: 400 } "
+    "training { epochs: 3 batch_size: 10 workers: 4 } "
+    "update { rule: 'dana_zero' momentum: 0.9 } schedule { learning_rate: 0.2 } "
+    "servers { shards: 2 segment_elements: 2048 } compression { block_elements: 512 }";
+
+class SimulationTest : public ::testing::Test {
+ protected:
+  // 120 batches of `seconds` each, on machines that vary by `variation`.
+  absl::StatusOr<SimulationResult> Run(const std::vector<std::string>& overrides,
+                                       GammaClockOptions clock = {}, NetworkModel network = {}) {
+    const auto job = ParseJobSpec(kJob, "the test's job", overrides);
+    if (!job.ok()) return job.status();
+    if (clock.workers == 1) clock.workers = job->training().workers();
+    train_ = LoadTrainingData(*job).value();
+    test_ = LoadTestData(*job).value();
+    return Simulate({.job = *job,
+                     .clock = BatchClock::Gamma(clock).value(),
+                     .network = network,
+                     .train = train_.get(),
+                     .test = test_.get(),
+                     .stop = &stop_});
+  }
+
+  std::unique_ptr<Dataset> train_, test_;
+  std::atomic<bool> stop_{false};
+};
+
+TEST_F(SimulationTest, TrainsEveryBatchOnce) {
+  const SimulationResult result = Run({}).value();
+  EXPECT_EQ(result.batches, 120);
+  EXPECT_EQ(result.updates, 120);
+  EXPECT_EQ(std::accumulate(result.worker_batches.begin(), result.worker_batches.end(), 0ull), 120);
+  ASSERT_EQ(result.curve.size(), 3);
+  EXPECT_DOUBLE_EQ(result.curve[0].epoch, 1);
+  EXPECT_DOUBLE_EQ(result.curve[2].epoch, 3);
+  EXPECT_LT(result.curve[2].loss, result.curve[0].loss);
+  EXPECT_EQ(result.final_loss, result.curve[2].loss);
+  EXPECT_FALSE(result.diverged);
+  // Each of 6000 elements, as fp32, in every batch.
+  EXPECT_EQ(result.push_bytes, 120 * 6000 * 4);
+  EXPECT_EQ(result.pull_bytes, 120 * 6000 * 4);
+}
+
+TEST_F(SimulationTest, SameSeedSameBits) {
+  const SimulationResult one = Run({"compression.push=one_bit"}).value();
+  const SimulationResult two = Run({"compression.push=one_bit"}).value();
+  EXPECT_EQ(one.parameters_checksum, two.parameters_checksum);
+  EXPECT_EQ(one.virtual_seconds, two.virtual_seconds);
+  EXPECT_EQ(one.gap_mean, two.gap_mean);
+  EXPECT_EQ(one.lag_counts, two.lag_counts);
+  const SimulationResult other = Run({"compression.push=one_bit", "seed=4"}).value();
+  EXPECT_NE(one.parameters_checksum, other.parameters_checksum);
+}
+
+TEST_F(SimulationTest, OneWorkerHasNoLagAndNoSurprise) {
+  const SimulationResult result = Run({"training.workers=1"}).value();
+  EXPECT_EQ(result.lag_max, 0);
+  EXPECT_NEAR(result.surprise_mean, 0, 1e-7);
+  // What dana_zero sends lies ahead of theta by design.
+  EXPECT_GT(result.gap_mean, 1e-6);
+  EXPECT_EQ(result.virtual_seconds, result.ideal_seconds);
+}
+
+TEST_F(SimulationTest, TheMeanLagTendsToAllOthersWhateverTheSpeeds) {
+  for (const double machines : {0.0, 0.6}) {
+    const SimulationResult result =
+        Run({"training.workers=8", "training.epochs=20"}, {.machine_variation = machines}).value();
+    EXPECT_NEAR(result.lag_mean, 7, 0.3) << machines;
+    EXPECT_GT(result.surprise_mean, 0);
+  }
+}
+
+TEST_F(SimulationTest, EqualMachinesWithoutVariationTakeTurns) {
+  const SimulationResult result = Run({}, {.batch_seconds = 2, .variation = 0}).value();
+  // 30 rounds of 4; the first ones find 0, 1, 2 and 3 updates, all others 3.
+  EXPECT_EQ(result.virtual_seconds, 60);
+  EXPECT_EQ(result.lag_counts[3], 117);
+  EXPECT_EQ(result.lag_counts[0], 1);
+  EXPECT_EQ(result.lag_p99, 3);
+  EXPECT_EQ(result.speedup_over_synchronous(), 1);
+}
+
+TEST_F(SimulationTest, VirtualTimeIsThatOfTheClock) {
+  const SimulationResult asynchronous = Run({}, {.machine_variation = 0.6, .seed = 5}).value();
+  EXPECT_DOUBLE_EQ(asynchronous.virtual_seconds, asynchronous.ideal_seconds);
+  EXPECT_GT(asynchronous.speedup_over_synchronous(), 1.1);
+  const SimulationResult synchronous =
+      Run({"update.rule=ssgd"}, {.machine_variation = 0.6, .seed = 5}).value();
+  EXPECT_NEAR(synchronous.virtual_seconds, synchronous.synchronous_seconds, 1e-9);
+  EXPECT_EQ(synchronous.lag_max, 0);
+  EXPECT_EQ(synchronous.batches, 120);
+}
+
+TEST_F(SimulationTest, MessagesTakeTheirTime) {
+  // One worker and one shard with one segment: each step is a batch, a push of 24,000
+  // bytes and a reply of as many, one after the other.
+  const std::vector<std::string> job = {"training.workers=1", "training.epochs=1",
+                                        "servers.shards=1", "servers.segment_elements=6000"};
+  const GammaClockOptions clock = {.batch_seconds = 1, .variation = 0};
+  const SimulationResult plain = Run(job, clock).value();
+  EXPECT_DOUBLE_EQ(plain.virtual_seconds, 40);
+  const SimulationResult late = Run(job, clock, {.latency_seconds = 0.25}).value();
+  EXPECT_DOUBLE_EQ(late.virtual_seconds, 40 * 1.5);
+  const SimulationResult narrow = Run(job, clock, {.worker_bytes_per_second = 24'000}).value();
+  EXPECT_NEAR(narrow.virtual_seconds, 40 * 3, 40 * 0.05);
+  // The same parameters: with one worker time changes nothing.
+  EXPECT_EQ(plain.parameters_checksum, narrow.parameters_checksum);
+}
+
+TEST_F(SimulationTest, WorkersShareTheServersLink) {
+  // Eight workers that compute in no time to speak of: the server's link is what is
+  // busy, 24,200 bytes a push.
+  const SimulationResult result =
+      Run({"training.workers=8", "servers.shards=1", "servers.segment_elements=6000"},
+          {.batch_seconds = 1e-6}, {.server_bytes_per_second = 24'200})
+          .value();
+  EXPECT_NEAR(result.virtual_seconds, 121, 1);
+}
+
+TEST_F(SimulationTest, CompressedMessagesAreSmallerAndDecoded) {
+  const SimulationResult plain = Run({}).value();
+  const SimulationResult small =
+      Run({"compression.push=one_bit", "compression.reply=bf16"}, {}, {.latency_seconds = 0.01})
+          .value();
+  EXPECT_LT(small.push_bytes * 25, plain.push_bytes);
+  // The first replies to a slot's reads are whole.
+  EXPECT_EQ(small.pull_bytes * 2, plain.pull_bytes);
+  EXPECT_LT(small.final_loss, 1.5 * plain.final_loss);
+}
+
+TEST_F(SimulationTest, DivergenceIsAResult) {
+  // |1 - eta 0.01| > 1: every step makes the vector longer, until it overflows.
+  const SimulationResult result =
+      Run({"update.rule=asgd", "update.momentum=", "schedule.learning_rate=1e5",
+           "training.epochs=30"})
+          .value();
+  EXPECT_TRUE(result.diverged);
+  EXPECT_GT(result.diverged_epoch, 0);
+  EXPECT_LT(result.diverged_epoch, 30);
+  EXPECT_TRUE(std::isfinite(result.final_loss));
+  EXPECT_TRUE(std::isfinite(result.final_accuracy));
+  EXPECT_LT(result.batches, 1200);
+}
+
+TEST_F(SimulationTest, StopsWhenAsked) {
+  stop_ = true;
+  EXPECT_EQ(Run({}).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(SimulationTest, RefusesAClockOfTooFewMachines) {
+  const auto result = Run({"training.workers=5"}, {.workers = 4});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(result.status().message(), HasSubstr("4 machines for 5 workers"));
+}
+
+TEST_F(SimulationTest, MeasuresBySegmentToo) {
+  const SimulationResult result = Run({}).value();
+  double lag = 0, squares = 0;
+  uint64_t trainable = 0;
+  for (const auto& segment : result.segments) {
+    if (segment.gap_mean == 0) continue;
+    ++trainable;
+    lag += segment.lag_mean;
+    squares += segment.gap_mean;
+  }
+  ASSERT_GT(trainable, 1u);
+  EXPECT_NEAR(lag / static_cast<double>(trainable), result.lag_mean, 1e-9);
+  EXPECT_NEAR(squares / static_cast<double>(trainable), result.gap_mean, 0.2 * result.gap_mean);
+}
+
+TEST(LogHistogramTest, BinsGrowByPowers) {
+  LogHistogram histogram;
+  histogram.Add(0);
+  histogram.Add(1e-9);
+  histogram.Add(1.1e-7);
+  histogram.Add(1.1e-6);
+  histogram.Add(1e9);
+  EXPECT_EQ(histogram.counts[0], 2);
+  EXPECT_EQ(histogram.counts[1], 1);
+  EXPECT_EQ(histogram.counts[9], 1);
+  EXPECT_EQ(histogram.counts[LogHistogram::kBins], 1);
+  EXPECT_EQ(LogHistogram::LowerEdge(0), 0);
+  EXPECT_NEAR(LogHistogram::LowerEdge(9), 1e-6, 1e-12);
+}
+
+}  // namespace
+}  // namespace foreshard
