@@ -121,6 +121,8 @@ class InProcessWorker {
     lead_->Leave("finished");
     heartbeat_->End(true);
   }
+  // It is heard of by what it exchanges only, as if its other threads hung.
+  void StopHeartbeat() { heartbeat_.reset(); }
   // Without a word, as a process that is killed.
   void Vanish() {
     heartbeat_.reset();
