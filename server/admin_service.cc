@@ -70,6 +70,18 @@ void AdminService::FillSegments(v1::StatusReply* reply) const {
     status.set_version(cell->segment->version());
     status.set_clock(cell->segment->clock());
     status.set_initialised(cell->segment->initialised());
+    const Shard::Measures& measures = cell->measures;
+    status.set_pushes(measures.pushes);
+    status.set_pushes_stale(measures.stale);
+    status.set_staleness_max(measures.lag_max);
+    if (measures.pushes > 0) {
+      status.set_staleness_mean(static_cast<double>(measures.lag_sum) /
+                                static_cast<double>(measures.pushes));
+    }
+    if (measures.gap_count > 0) {
+      status.set_gap_mean(measures.gap_sum / static_cast<double>(measures.gap_count));
+      status.set_surprise_mean(measures.surprise_sum / static_cast<double>(measures.gap_count));
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 #include "server/figures.h"
 
-#include <cmath>
+#include <algorithm>
 
 namespace foreshard {
 namespace {
@@ -67,9 +67,8 @@ void Figures::NotePush(uint32_t worker, const Outcome& outcome, bool trainable,
   learning_rate_.store(outcome.eta, std::memory_order_relaxed);
   metrics_.learning_rate->Set(outcome.eta);
   if (outcome.sampled_elements > 0) {
-    const auto sampled = static_cast<double>(outcome.sampled_elements);
-    const double gap = std::sqrt(outcome.gap_squares / sampled);
-    const double surprise = std::sqrt(outcome.surprise_squares / sampled);
+    const double gap = outcome.gap();
+    const double surprise = outcome.surprise();
     gap_sum_.fetch_add(gap, std::memory_order_relaxed);
     surprise_sum_.fetch_add(surprise, std::memory_order_relaxed);
     Add(gap_count_, 1);

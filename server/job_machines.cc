@@ -10,6 +10,12 @@ namespace {
 
 constexpr uint32_t kMaxOutstanding = 8;
 
+// Elastic rules complete batches by the exchange: a worker may hold those of the one
+// under way and of the next beside what it fetched ahead.
+uint32_t MaxOutstanding(const v1::JobSpec& job) {
+  return kMaxOutstanding + 2 * job.update().local_steps();
+}
+
 }  // namespace
 
 SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& plan,
@@ -20,7 +26,7 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   options.plan = plan;
   options.rule.rule = update.rule();
   options.rule.momentum = update.momentum();
-  options.rule.weight_decay = traits.worker_half ? 0 : update.weight_decay();
+  options.rule.weight_decay = traits.worker_half || traits.elastic ? 0 : update.weight_decay();
   if (traits.delay_compensation != Setting::kUnused) {
     options.rule.dc_adaptive = update.dc_adaptive();
     options.rule.dc_lambda = update.dc_lambda();
@@ -49,7 +55,7 @@ DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epo
   DealerOptions options = {.batches_per_epoch = batches_per_epoch,
                            .epochs = training.epochs(),
                            .synchronous_workers = IsSynchronous(job) ? training.workers() : 0,
-                           .max_outstanding = kMaxOutstanding};
+                           .max_outstanding = MaxOutstanding(job)};
   if (training.has_staleness_bound()) options.staleness_bound = training.staleness_bound();
   if (job.schedule().ramp_epochs() > 0) {
     const double tickets = double{job.schedule().ramp_epochs()} * static_cast<double>(batches_per_epoch);

@@ -1,6 +1,7 @@
 #include "server/lead.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,11 @@
 namespace foreshard {
 namespace {
 
+// When a worker that is dealt nothing asks again: of the last batches one may be dealt
+// again; a slower worker may complete one at any time; the ramp goes by many batches.
 constexpr float kRetrySeconds = 0.1f;
+constexpr float kRetryBoundSeconds = 0.01f;
+constexpr float kRetryRampSeconds = 0.2f;
 // Of one evaluation an epoch this is never reached; beyond, the oldest go.
 constexpr size_t kMaxEvaluations = 20'000;
 // Starts of workers whose slot was taken again; beyond, the oldest are forgotten.
@@ -26,12 +31,15 @@ Lead::Lead(ServerContext& context)
       next_incarnation_(context.incarnation),
       dealing_(context.members.slots()),
       figures_(context.members.slots()),
-      examples_(context.members.slots()) {}
+      examples_(context.members.slots()),
+      waiting_for_(context.members.slots()) {}
 
 Deal Lead::Perform(const DealerEvent& event) {
+  Deal deal = dealer_->Apply(event);
+  // Workers that wait ask many times a second.
+  if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty()) return deal;
   Event record = ToEvent(event);
   record.number = context_.shard.NextNumber();
-  Deal deal = dealer_->Apply(event);
   context_.shard.Record(record);
   return deal;
 }
@@ -96,6 +104,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   dealing_[*slot] = incarnation;
   figures_[*slot].Clear();
   examples_[*slot] = 0;
+  waiting_for_[*slot].clear();
   context_.figures.ResetWorker(*slot);
   LOG(INFO) << "worker " << *slot << " is '" << request.worker_name() << "' on "
             << request.device() << ", incarnation " << incarnation
@@ -135,6 +144,10 @@ v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
 void Lead::FillReported(v1::WorkerStatus* status) const {
   *status->mutable_figures() = figures_[status->worker()];
   status->set_examples(examples_[status->worker()]);
+  // Whoever has gone waits for nothing.
+  if (dealing_[status->worker()] == status->incarnation() && (dealer_ == nullptr || !dealer_->finished())) {
+    status->set_waiting_for(waiting_for_[status->worker()]);
+  }
 }
 
 void Lead::NoteProgress() {
@@ -177,33 +190,62 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   Deal deal;
   if (!dealer_->finished() && request.count() > 0) {
     // What a lost reply has dealt already comes first.
+    const std::set<uint64_t> known(request.held().begin(), request.held().end());
     for (const uint64_t ticket : dealer_->held(worker)) {
-      if (std::count(request.held().begin(), request.held().end(), ticket) == 0) {
-        deal.tickets.push_back(ticket);
-      }
+      if (known.count(ticket) == 0) deal.tickets.push_back(ticket);
     }
   }
   if (!dealer_->finished() && request.count() > deal.tickets.size()) {
     const uint64_t more = request.count() - deal.tickets.size();
     const Deal fresh = Perform({DealerEvent::Kind::kFetch, worker, more});
     deal.tickets.insert(deal.tickets.end(), fresh.tickets.begin(), fresh.tickets.end());
+    deal.withheld = fresh.withheld;
   }
   reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());
   reply.set_completed_epochs(dealer_->completed_epochs());
   if (dealer_->next_ticket() > 0) {
     reply.set_repair_ticket(NewestStep(steps_, dealer_->next_ticket() - 1));
   }
+  if (request.count() > 0) waiting_for_[worker].clear();
   if (dealer_->finished()) {
     reply.set_state(v1::FetchTicketsReply::FINISHED);
     reply.set_reason(reason_);
   } else if (deal.tickets.empty() && request.count() > 0) {
-    reply.set_state(v1::FetchTicketsReply::WAIT);
-    reply.set_retry_seconds(kRetrySeconds);
-    reply.set_reason("the last batches are being computed");
+    SetWait(worker, deal.withheld, &reply);
+    if (dealer_->outstanding(worker) == 0) waiting_for_[worker] = reply.reason();
   } else {
     reply.set_state(v1::FetchTicketsReply::TRAINING);
   }
   return reply;
+}
+
+void Lead::SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const {
+  const auto batches = [](uint64_t count) {
+    return absl::StrCat(count, count == 1 ? " batch" : " batches");
+  };
+  reply->set_state(v1::FetchTicketsReply::WAIT);
+  reply->set_retry_seconds(kRetrySeconds);
+  switch (withheld) {
+    case Withheld::kBound:
+      reply->set_retry_seconds(kRetryBoundSeconds);
+      reply->set_reason(absl::StrCat(
+          "a slower worker: with ", batches(dealer_->clock(worker)), " behind it and ",
+          dealer_->outstanding(worker), " in hand, this one is as far ahead as ",
+          "training.staleness_bound (", context_.job.training().staleness_bound(),
+          ") lets it be; the slowest has ", batches(dealer_->slowest_clock().value_or(0)), " behind it"));
+      break;
+    case Withheld::kRamp:
+      reply->set_retry_seconds(kRetryRampSeconds);
+      reply->set_reason(absl::StrCat(
+          "the worker ramp (schedule.ramp_epochs), which admits ", dealer_->admitted_workers(), " of ",
+          dealer_->joined_workers(), " workers so far, those of the lowest slots"));
+      break;
+    case Withheld::kHandsFull:
+      reply->set_reason("the batches in its hands, as many as a worker may have");
+      break;
+    default:
+      reply->set_reason("the last batches, which others are computing");
+  }
 }
 
 absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {

@@ -43,11 +43,15 @@ class Lead {
   bool finished() const;
 
  private:
-  // Journaled, with a number given under the lock.
+  // Journaled, with a number given under the lock; but for a fetch that brings
+  // nothing, which changes nothing.
   Deal Perform(const DealerEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the worker to ask again: when, and why it was dealt nothing.
+  void SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t ExamplesOf(uint64_t ticket) const;
@@ -64,6 +68,8 @@ class Lead {
   std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> examples_ ABSL_GUARDED_BY(mutex_);  // completed, by slot
+  // By slot: why a worker with empty hands was dealt nothing when it last asked.
+  std::vector<std::string> waiting_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
   // Rules with a worker half: where the learning rate jumps.

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
   if (options.delay_threshold.has_value()) {
     const RuleTraits* traits = FindRule(options.rule.rule);
     if (options.synchronous || options.plan.kind == TensorKind::kStatistic ||
-        (traits != nullptr && traits->worker_half)) {
+        (traits != nullptr && (traits->worker_half || traits->elastic))) {
       return absl::InvalidArgumentError(absl::StrCat(
           "segment ", options.plan.id, ": no delay threshold with rounds, running statistics or the rule '",
           options.rule.rule, "'; take it out"));
@@ -465,7 +465,10 @@ Outcome Segment::CloseRound() {
     }
   }
   if (!contributions.empty()) {
-    const UpdateContext context = {.worker = kNoWorker, .eta = Eta(), .version = version_};
+    const UpdateContext context = {.worker = kNoWorker,
+                                   .eta = Eta(),
+                                   .version = version_,
+                                   .contributors = static_cast<uint32_t>(contributions.size())};
     const float share = 1.0f / static_cast<float>(contributions.size());
     Scratch& scratch = ThreadScratch();
     rule_->Begin(context);

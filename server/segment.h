@@ -9,6 +9,7 @@
 //   Outcome outcome = segment->Apply(push, &reply);
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,6 +62,15 @@ struct Outcome {
   double surprise_squares = 0;
   uint64_t sampled_elements = 0;
   uint32_t members = 0;  // synchronous: of the view
+
+  // RMS distances; 0 where nothing was measured.
+  double gap() const { return Rms(gap_squares); }
+  double surprise() const { return Rms(surprise_squares); }
+
+ private:
+  double Rms(double squares) const {
+    return sampled_elements == 0 ? 0 : std::sqrt(squares / static_cast<double>(sampled_elements));
+  }
 };
 
 // Thread-compatible: the owner keeps one mutex a segment.

@@ -163,6 +163,18 @@ absl::Status Shard::CheckMemory(const Schema& schema) const {
       schema.elements(), Mebibytes(least), shard_, Mebibytes(available)));
 }
 
+void Shard::Measures::Note(const Outcome& outcome) {
+  stale += outcome.result == Result::kDiscarded;
+  if (outcome.result != Result::kApplied) return;
+  ++pushes;
+  lag_sum += outcome.lag;
+  lag_max = std::max(lag_max, outcome.lag);
+  if (outcome.sampled_elements == 0) return;
+  ++gap_count;
+  gap_sum += outcome.gap();
+  surprise_sum += outcome.surprise();
+}
+
 absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {
   const Agreement* agreed = agreement();
   if (agreed == nullptr) {
@@ -192,6 +204,7 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
     if (event.kind == EventKind::kLearningRateRepair && performed.outcome.result == Result::kPending) {
       performed.missing_workers = segment.MissingShares(event.ticket);
     }
+    cell.measures.Note(performed.outcome);
     if (cell.synchronous && contributes && performed.outcome.result == Result::kPending) {
       cell.contributed[event.worker] = true;
       closed.argument = segment.open_round();

@@ -38,6 +38,13 @@ class RoundWaiter {
 // Thread-safe.
 class Shard {
  public:
+  // What a segment's pushes came to since the start.
+  struct Measures {
+    uint64_t pushes = 0, stale = 0, lag_sum = 0, lag_max = 0, gap_count = 0;
+    double gap_sum = 0, surprise_sum = 0;
+    void Note(const Outcome& outcome);
+  };
+
   struct Cell {
     absl::Mutex mutex;
     std::unique_ptr<Segment> segment ABSL_GUARDED_BY(mutex);
@@ -46,6 +53,7 @@ class Shard {
     std::vector<RoundWaiter*> waiters ABSL_GUARDED_BY(mutex);
     std::vector<bool> contributed ABSL_GUARDED_BY(mutex);
     int64_t round_opened ABSL_GUARDED_BY(mutex) = 0;
+    Measures measures ABSL_GUARDED_BY(mutex);
     // Constant.
     const SegmentPlan* plan = nullptr;
     const Segment* checks = nullptr;  // for CheckPayload, which reads no state

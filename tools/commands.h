@@ -11,6 +11,7 @@ void AddRunCommand(CLI::App& program, int* exit_code);
 void AddStatusCommand(CLI::App& program, int* exit_code);
 void AddStopCommand(CLI::App& program, int* exit_code);
 void AddBenchCommand(CLI::App& program, int* exit_code);
+void AddSimulateCommand(CLI::App& program, int* exit_code);
 
 // For CLI::Option::check: 1 to the largest uint32_t.
 CLI::Validator WholeNumberFromOne();

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   foreshard::AddStatusCommand(app, &exit_code);
   foreshard::AddStopCommand(app, &exit_code);
   foreshard::AddBenchCommand(app, &exit_code);
+  foreshard::AddSimulateCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,11 +1,7 @@
 #include "tools/progress.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,7 +14,6 @@ namespace {
 constexpr double kRateWindowSeconds = 10;
 constexpr double kLineIntervalSeconds = 10;
 constexpr size_t kBarCells = 30;
-constexpr size_t kDefaultColumns = 100;
 
 std::string Accuracy(const History& history) {
   // What is being trained towards is the master's; a rule without one of its own
@@ -98,6 +93,11 @@ std::string FormatSkipped(const RunFigures& figures) {
                          FormatCount(figures.skipped_batches), FormatCount(figures.batches));
 }
 
+std::string FormatDiscarded(const RunFigures& figures) {
+  return absl::StrFormat("%s of %s gradients came later than update.delay_threshold",
+                         FormatCount(figures.discarded_batches), FormatCount(figures.batches));
+}
+
 std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,
                                        double seconds, size_t columns) {
   const RunFigures& figures = history.latest();
@@ -132,6 +132,9 @@ std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& hi
   if (figures.skipped_batches > 0) {
     lines.push_back(absl::StrCat("  skipped    ", FormatSkipped(figures)));
   }
+  if (figures.discarded_batches > 0) {
+    lines.push_back(absl::StrCat("  discarded  ", FormatDiscarded(figures)));
+  }
   if (!figures.waiting_for.empty()) {
     lines.push_back(absl::StrCat("  waiting for ", figures.waiting_for));
   }
@@ -154,6 +157,9 @@ std::string ProgressLine(const History& history, double seconds) {
       Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes), Left(history));
   if (figures.skipped_batches > 0) {
     absl::StrAppend(&line, "  skipped: ", FormatSkipped(figures));
+  }
+  if (figures.discarded_batches > 0) {
+    absl::StrAppend(&line, "  discarded: ", FormatDiscarded(figures));
   }
   if (!figures.waiting_for.empty()) absl::StrAppend(&line, "  waiting for ", figures.waiting_for);
   return line;
@@ -193,6 +199,9 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
   if (figures.skipped_batches > 0) {
     absl::StrAppendFormat(&text, "  skipped         %s\n", FormatSkipped(figures));
   }
+  if (figures.discarded_batches > 0) {
+    absl::StrAppendFormat(&text, "  discarded       %s\n", FormatDiscarded(figures));
+  }
   if (figures.redealt > 0) {
     absl::StrAppendFormat(&text, "  dealt again     %s batches of lost workers\n",
                           FormatCount(figures.redealt));
@@ -204,47 +213,17 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
   return text;
 }
 
-ProgressDisplay::ProgressDisplay(std::FILE* out, const v1::JobSpec& job) : out_(out), job_(job) {
-  const char* terminal = std::getenv("TERM");
-  terminal_ = isatty(fileno(out)) != 0 && terminal != nullptr &&
-              std::string_view(terminal) != "dumb" && *terminal != '\0';
-}
-
-void ProgressDisplay::Erase() {
-  if (drawn_lines_ > 0) std::fprintf(out_, "\x1b[%zuA\x1b[J", drawn_lines_);
-  drawn_lines_ = 0;
-}
-
 void ProgressDisplay::Show(const History& history, double seconds) {
-  if (!terminal_) {
-    // A new evaluation is worth a line at once.
-    const bool evaluated = history.evaluations().size() > shown_evaluations_;
-    if (seconds < next_line_seconds_ && !evaluated) return;
-    shown_evaluations_ = history.evaluations().size();
-    next_line_seconds_ = seconds + kLineIntervalSeconds;
-    std::fprintf(out_, "%s\n", ProgressLine(history, seconds).c_str());
-    std::fflush(out_);
+  if (text_.terminal()) {
+    text_.Draw(ProgressBlock(job_, history, seconds, text_.columns()));
     return;
   }
-  winsize size = {};
-  size_t columns = kDefaultColumns;
-  if (ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1) columns = size.ws_col - 1;
-  Erase();
-  const std::vector<std::string> lines = ProgressBlock(job_, history, seconds, columns);
-  for (const std::string& line : lines) std::fprintf(out_, "%s\n", line.c_str());
-  drawn_lines_ = lines.size();
-  std::fflush(out_);
-}
-
-void ProgressDisplay::Notice(std::string_view text) {
-  Erase();
-  std::fprintf(out_, "%.*s\n", static_cast<int>(text.size()), text.data());
-  std::fflush(out_);
-}
-
-void ProgressDisplay::Close() {
-  drawn_lines_ = 0;
-  std::fflush(out_);
+  // A new evaluation is worth a line at once.
+  const bool evaluated = history.evaluations().size() > shown_evaluations_;
+  if (seconds < next_line_seconds_ && !evaluated) return;
+  shown_evaluations_ = history.evaluations().size();
+  next_line_seconds_ = seconds + kLineIntervalSeconds;
+  text_.Notice(ProgressLine(history, seconds));
 }
 
 }  // namespace foreshard

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "foreshard/v1/job.pb.h"
+#include "tools/live_text.h"
 #include "tools/run_figures.h"
 
 namespace foreshard {
@@ -24,6 +25,8 @@ std::string FormatRate(double value);
 std::string FormatCount(uint64_t value);
 // "12 of 96 gradients were not finite".
 std::string FormatSkipped(const RunFigures& figures);
+// "12 of 96 gradients came later than update.delay_threshold".
+std::string FormatDiscarded(const RunFigures& figures);
 
 // The block redrawn on a terminal, every line cut to `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobSpec& job, const History& history,
@@ -40,23 +43,18 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
 // anything else lines. Thread-compatible.
 class ProgressDisplay {
  public:
-  ProgressDisplay(std::FILE* out, const v1::JobSpec& job);
-  ~ProgressDisplay() { Close(); }
+  ProgressDisplay(std::FILE* out, const v1::JobSpec& job) : text_(out), job_(job) {}
 
   // Shows where the run is at this second of it.
   void Show(const History& history, double seconds);
   // A line that stays, above the block.
-  void Notice(std::string_view text);
+  void Notice(std::string_view text) { text_.Notice(text); }
   // Leaves the block as it is and goes below it. Idempotent.
-  void Close();
+  void Close() { text_.Close(); }
 
  private:
-  void Erase();
-
-  std::FILE* out_;
+  LiveText text_;
   v1::JobSpec job_;
-  bool terminal_;
-  size_t drawn_lines_ = 0;
   double next_line_seconds_ = 0;
   size_t shown_evaluations_ = 0;
 };

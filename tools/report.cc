@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/net/job_spec.h"
+#include "tools/html_page.h"
 #include "tools/progress.h"
 #include "tools/svg_chart.h"
 
@@ -14,34 +15,6 @@ namespace {
 
 // Bars beyond this many lags are put into the last one.
 constexpr size_t kMaxLagBars = 48;
-
-constexpr char kStyle[] = R"(
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1f24; --soft: #57606a;
-  --grid: #d8dee4; --card: #f6f8fa; --series-0: #0b62c4; --series-1: #b4470d; --series-2: #1a7f37; }
-@media (prefers-color-scheme: dark) { :root { --paper: #0d1117; --ink: #e6edf3; --soft: #9da7b3;
-  --grid: #30363d; --card: #161b22; --series-0: #6cb6ff; --series-1: #f0985a; --series-2: #6bd387; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1080px; padding: 24px 20px 48px; background: var(--paper);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; }
-.lead { color: var(--soft); margin: 0 0 1.2rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: 16px; }
-figure { margin: 0; padding: 12px; background: var(--card); border: 1px solid var(--grid); border-radius: 8px; }
-figcaption { font-weight: 600; margin-bottom: 4px; }
-svg { display: block; width: 100%; height: auto; }
-svg text { fill: var(--ink); font: 13px system-ui, sans-serif; } svg .tick { fill: var(--soft); }
-svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--soft); }
-svg .line { fill: none; stroke-width: 2; } svg .line.s0 { stroke: var(--series-0); }
-svg .line.s1 { stroke: var(--series-1); } svg .line.s2 { stroke: var(--series-2); }
-svg .dot.s0, svg .bar.s0 { fill: var(--series-0); } svg .dot.s1 { fill: var(--series-1); }
-svg .dot.s2 { fill: var(--series-2); }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-th { font-weight: 600; } td.number, th.number { text-align: right; }
-pre { overflow-x: auto; background: var(--card); border: 1px solid var(--grid); border-radius: 8px; padding: 12px; }
-summary { cursor: pointer; font-weight: 600; margin-top: 2rem; }
-)";
 
 void Row(const std::string& name, const std::string& value, std::string* html) {
   absl::StrAppend(html, "<tr><th scope=\"row\">", EscapeHtml(name), "</th><td>", EscapeHtml(value),
@@ -89,6 +62,7 @@ void SummaryTable(const v1::JobSpec& job, const RunOutcome& outcome, const Histo
                                  figures.updates, figures.examples, figures.redealt),
       html);
   if (figures.skipped_batches > 0) Row("Skipped", FormatSkipped(figures), html);
+  if (figures.discarded_batches > 0) Row("Discarded", FormatDiscarded(figures), html);
   Row("Staleness",
       absl::StrFormat("mean %.2f, p50 %d, p99 %d, max %d updates", figures.staleness_mean(),
                       StalenessQuantile(figures.staleness_counts, 0.5, figures.staleness_max),
@@ -103,11 +77,6 @@ void SummaryTable(const v1::JobSpec& job, const RunOutcome& outcome, const Histo
                               job.compression().push(), job.compression().reply()),
       html);
   absl::StrAppend(html, "</table>\n");
-}
-
-void Figure(const std::string& caption, const std::string& svg, std::string* html) {
-  absl::StrAppend(html, "<figure><figcaption>", EscapeHtml(caption), "</figcaption>\n", svg,
-                  "</figure>\n");
 }
 
 Series EvaluationSeries(const History& history, const std::string& parameters,
@@ -257,24 +226,18 @@ void EvaluationsTable(const History& history, std::string* html) {
 
 std::string ReportHtml(const v1::JobSpec& job, const RunOutcome& outcome, const History& history) {
   std::string html = absl::StrCat(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
-      EscapeHtml(job.name()), " - Foreshard</title>\n<style>", kStyle,
-      "</style>\n</head>\n<body>\n<main>\n<h1>", EscapeHtml(job.name()), "</h1>\n<p class=\"lead\">",
+      BeginPage(job.name()), "<p class=\"lead\">",
       EscapeHtml(absl::StrFormat("%s: %s with %d servers and %d workers. %s.", job.model().name(),
                                  job.update().rule(), outcome.servers, outcome.workers,
                                  outcome.completed ? "Completed" : "Not completed")),
-      "</p>\n<div class=\"charts\">\n");
-  Figure("Test accuracy", AccuracyChart(history), &html);
-  Figure("Loss", LossChart(history), &html);
-  Figure("Staleness", StalenessChart(history), &html);
-  Figure("Throughput", ThroughputChart(history), &html);
-  absl::StrAppend(&html, "</div>\n");
+      "</p>\n<div class=\"charts\">\n", Figure("Test accuracy", AccuracyChart(history)),
+      Figure("Loss", LossChart(history)), Figure("Staleness", StalenessChart(history)),
+      Figure("Throughput", ThroughputChart(history)), "</div>\n");
   SummaryTable(job, outcome, history, &html);
   WorkersTable(history, &html);
   EvaluationsTable(history, &html);
   absl::StrAppend(&html, "<details><summary>The job</summary>\n<pre>",
-                  EscapeHtml(PrintJobSpec(job)), "</pre></details>\n</main>\n</body>\n</html>\n");
+                  EscapeHtml(PrintJobSpec(job)), "</pre></details>\n", EndPage());
   return html;
 }
 

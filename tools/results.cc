@@ -30,6 +30,9 @@ ordered_json Workers(const History& history) {
                     {"loss", Number(worker.loss)},
                     {"staleness", {{"mean", Number(worker.staleness_mean)},
                                    {"max", worker.staleness_max}}},
+                    {"whole_push", {{"staleness", Number(worker.push_staleness)},
+                                    {"gap", Number(worker.push_gap)},
+                                    {"surprise", Number(worker.push_surprise)}}},
                     {"error_feedback_ratio", Number(worker.error_feedback_ratio)}});
   }
   return list;
@@ -45,6 +48,23 @@ ordered_json Evaluations(const History& history) {
                     {"loss", Number(evaluation.loss)},
                     {"examples", evaluation.examples},
                     {"final", evaluation.final}});
+  }
+  return list;
+}
+
+ordered_json Segments(const RunFigures& figures) {
+  ordered_json list = ordered_json::array();
+  for (const SegmentFigure& segment : figures.segments) {
+    list.push_back({{"id", segment.id},
+                    {"shard", segment.shard},
+                    {"elements", segment.elements},
+                    {"statistic", segment.statistic},
+                    {"pushes", segment.pushes},
+                    {"pushes_stale", segment.pushes_stale},
+                    {"staleness", {{"mean", Number(segment.staleness_mean)},
+                                   {"max", segment.staleness_max}}},
+                    {"gap", {{"mean", Number(segment.gap_mean)},
+                             {"surprise_mean", Number(segment.surprise_mean)}}}});
   }
   return list;
 }
@@ -93,6 +113,7 @@ ordered_json ResultsJson(const v1::JobSpec& job, const RunOutcome& outcome,
   json["epochs"] = figures.completed_epochs;
   json["updates"] = figures.updates;
   json["skipped_batches"] = figures.skipped_batches;
+  json["discarded_batches"] = figures.discarded_batches;
   json["examples"] = figures.examples;
   json["test_accuracy"] = test.has_value() ? Number(test->accuracy) : nullptr;
   json["test_loss"] = test.has_value() ? Number(test->loss) : nullptr;
@@ -122,6 +143,7 @@ ordered_json ResultsJson(const v1::JobSpec& job, const RunOutcome& outcome,
                     {"skipped", figures.pushes_skipped}};
   json["redealt_batches"] = figures.redealt;
   json["shard_imbalance"] = Number(figures.shard_imbalance);
+  json["segments"] = Segments(figures);
   json["evaluations"] = Evaluations(history);
   json["curves"] = Curves(history);
   return json;

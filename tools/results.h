@@ -12,7 +12,7 @@
 namespace foreshard {
 
 struct RunOutcome {
-  // Every batch of every epoch was consumed: applied, or skipped because its gradient
+  // Every batch of every epoch was consumed: applied, discarded, or skipped because its gradient
   // was not finite.
   bool completed = false;
   double seconds = 0;      // from the start of the workers to the end of training

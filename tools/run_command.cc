@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/core/batch_trace.h"
 #include "common/core/exit_code.h"
 #include "common/net/job_spec.h"
 #include "tools/commands.h"
@@ -27,6 +28,8 @@ struct RunFlags {
   uint32_t servers = 0;  // 0: as the job says
   uint32_t workers = 0;
   std::string slowdowns;
+  std::string pace;
+  bool record = false;
   bool no_evaluator = false;
   std::string results;
   std::string device = "auto";
@@ -42,6 +45,19 @@ absl::StatusOr<std::string> FindDefaultJob() {
   }
   return absl::NotFoundError(absl::StrCat("no job given, and the default one is neither at ",
                                           kDefaultJob, " nor at ", beside, "; give one with --job"));
+}
+
+// Before anything is started: workers would only find it out one by one.
+absl::Status CheckPace(const std::string& path, uint32_t workers) {
+  if (path.empty()) return absl::OkStatus();
+  const absl::StatusOr<BatchTrace> trace = LoadTrace(path);
+  if (!trace.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--pace: ", trace.status().message()));
+  }
+  if (trace->size() >= workers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--pace: ", path, " has times for ", trace->size(), " workers, and ", workers,
+                   " are to run; start fewer or give a trace of more"));
 }
 
 int Run(const RunFlags& flags) {
@@ -73,6 +89,11 @@ int Run(const RunFlags& flags) {
   absl::StatusOr<std::vector<double>> slowdowns = ParseSlowdowns(flags.slowdowns, options.workers);
   if (!slowdowns.ok()) return Fail("run", slowdowns.status());
   options.slowdowns = *slowdowns;
+  if (absl::Status status = CheckPace(flags.pace, options.workers); !status.ok()) {
+    return Fail("run", status);
+  }
+  options.pace = flags.pace;
+  options.record = flags.record;
   options.folder = flags.results;
   if (options.folder.empty()) {
     options.folder = absl::StrCat(
@@ -113,6 +134,13 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
                   "Play unequal machines: a factor of 1 or more a worker, as in 1,1,2.5, or for "
                   "some of them, as in 3=2.5")
       ->type_name("FACTORS");
+  run->add_option("--pace", flags->pace,
+                  "Make every worker's steps take at least as long as in this trace, lines "
+                  "worker,step,seconds: batches.csv of a recorded run")
+      ->type_name("FILE");
+  run->add_flag("--record", flags->record,
+                "Leave DIR/batches.csv, what each batch took, and DIR/arrivals-SHARD.csv, the order "
+                "of what each server did");
   run->add_flag("--no-evaluator", flags->no_evaluator, "Train without evaluating");
   run->add_option("--results", flags->results,
                   "Folder for results, report and logs (default: results/JOB-TIME)")

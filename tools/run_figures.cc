@@ -23,6 +23,7 @@ void JoinWorker(const v1::WorkerStatus& status, bool lead, WorkerFigure* worker)
   worker->staleness_max = std::max(worker->staleness_max, status.staleness_max());
   if (!lead) return;
   worker->state = status.state();
+  worker->waiting_for = status.waiting_for();
   worker->device = status.device();
   worker->examples = status.examples();
   worker->steps = status.figures().steps();
@@ -30,6 +31,9 @@ void JoinWorker(const v1::WorkerStatus& status, bool lead, WorkerFigure* worker)
   worker->loss = status.figures().loss();
   worker->examples_per_second = status.figures().examples_per_second();
   worker->error_feedback_ratio = status.figures().error_feedback_ratio();
+  worker->push_staleness = status.figures().push_staleness();
+  worker->push_gap = status.figures().push_gap();
+  worker->push_surprise = status.figures().push_surprise();
 }
 
 // The lead knows which start holds a slot; other servers may hear of it later.
@@ -135,6 +139,16 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
     figures.learning_rate = std::max(figures.learning_rate, server.learning_rate());
     for (const v1::SegmentStatus& segment : server.segments()) {
       trainable_segments += !segment.statistic();
+      figures.segments.push_back({.id = segment.segment(),
+                                  .shard = server.shard(),
+                                  .elements = segment.elements(),
+                                  .statistic = segment.statistic(),
+                                  .pushes = segment.pushes(),
+                                  .pushes_stale = segment.pushes_stale(),
+                                  .staleness_mean = segment.staleness_mean(),
+                                  .staleness_max = segment.staleness_max(),
+                                  .gap_mean = segment.gap_mean(),
+                                  .surprise_mean = segment.surprise_mean()});
     }
     if (!server.lead()) continue;
     figures.job_name = server.job_name();
@@ -177,8 +191,10 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
   if (trainable_segments > 0) {
     figures.skipped_batches =
         std::min(figures.pushes_skipped / trainable_segments, figures.batches);
+    figures.discarded_batches = std::min(figures.pushes_stale / trainable_segments,
+                                         figures.batches - figures.skipped_batches);
   }
-  figures.updates = figures.batches - figures.skipped_batches;
+  figures.updates = figures.batches - figures.skipped_batches - figures.discarded_batches;
   AddWorkers(servers, &figures);
   return figures;
 }

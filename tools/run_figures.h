@@ -25,15 +25,30 @@ struct WorkerFigure {
   std::string name;
   std::string device;
   std::string state;  // as the lead sees it
+  std::string waiting_for;  // why the lead deals it nothing now; else empty
   uint64_t examples = 0;  // in the batches it completed, as the lead counts them
   uint64_t steps = 0;     // as it last reported, like all below but pushes and staleness
   uint64_t skipped_steps = 0;
   double loss = 0;  // exponential average of the batch loss
   double examples_per_second = 0;
   double error_feedback_ratio = 0;
+  // Over whole pushes, of late.
+  double push_staleness = 0, push_gap = 0, push_surprise = 0;
   uint64_t pushes = 0;  // segment pushes, over all servers
   double staleness_mean = 0;
   uint64_t staleness_max = 0;
+};
+
+// A segment, as its server measured the pushes to it.
+struct SegmentFigure {
+  uint32_t id = 0;
+  uint32_t shard = 0;
+  uint64_t elements = 0;
+  bool statistic = false;
+  uint64_t pushes = 0, pushes_stale = 0;
+  double staleness_mean = 0;
+  uint64_t staleness_max = 0;
+  double gap_mean = 0, surprise_mean = 0;
 };
 
 struct EvaluationFigure {
@@ -58,9 +73,12 @@ struct RunFigures {
   uint32_t epochs = 0;
   uint32_t completed_epochs = 0;
   uint64_t total_tickets = 0;
-  uint64_t batches = 0;  // completed: applied or skipped
+  uint64_t batches = 0;  // completed: applied, skipped or discarded
   // Of those, the ones whose gradient was not finite, so that nothing was applied.
   uint64_t skipped_batches = 0;
+  // And those whose gradient came too late (update.delay_threshold). Each segment
+  // decides for itself: discarded pushes in whole gradients.
+  uint64_t discarded_batches = 0;
   uint64_t updates = 0;  // the others: whole gradients that were applied
   uint64_t redealt = 0;
   uint64_t examples = 0;  // in completed batches
@@ -88,6 +106,7 @@ struct RunFigures {
   std::vector<WorkerFigure> workers;       // that hold a slot now or held it last, by slot
   std::vector<WorkerFigure> past_workers;  // earlier starts, in the order the lead gives
   std::vector<EvaluationFigure> evaluations;
+  std::vector<SegmentFigure> segments;  // by shard, then in order
 
   double progress() const;         // 0..1
   double epoch_position() const;   // 0..epochs, fractional

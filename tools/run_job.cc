@@ -23,6 +23,7 @@
 #include "tools/fleet.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
+#include "tools/records.h"
 #include "tools/results.h"
 #include "tools/run_figures.h"
 
@@ -107,6 +108,7 @@ class Launcher {
     for (const char* name : {"results.json", "report.html"}) {
       unlink(absl::StrCat(options_.folder, "/", name).c_str());
     }
+    RemoveRecords(options_.folder);
     return WriteFileAtomically(absl::StrCat(options_.folder, "/job.textproto"),
                                PrintJobSpec(job_));
   }
@@ -114,7 +116,12 @@ class Launcher {
   absl::Status StartAll() {
     const auto give_up = [this] { return interrupt_.requested(); };
     for (uint32_t shard = 0; shard < options_.servers; ++shard) {
-      if (absl::Status status = fleet_.StartServer(shard); !status.ok()) return status;
+      std::vector<std::string> arguments;
+      if (options_.record) {
+        arguments.push_back(
+            absl::StrCat("--record-arrivals=", ArrivalsPath(options_.folder, shard)));
+      }
+      if (absl::Status status = fleet_.StartServer(shard, arguments); !status.ok()) return status;
     }
     const absl::Duration bound = absl::Seconds(job_.timeouts().connect_seconds());
     if (absl::Status status = fleet_.WaitForServers(bound, give_up); !status.ok()) return status;
@@ -125,6 +132,10 @@ class Launcher {
       std::vector<std::string> arguments = {absl::StrCat("--device=", options_.device)};
       if (worker < options_.slowdowns.size() && options_.slowdowns[worker] != 1) {
         arguments.push_back(absl::StrCat("--slowdown=", options_.slowdowns[worker]));
+      }
+      if (!options_.pace.empty()) arguments.push_back(absl::StrCat("--pace=", options_.pace));
+      if (options_.record) {
+        arguments.push_back(absl::StrCat("--record-batches=", WorkersBatches(worker)));
       }
       if (absl::Status status = fleet_.StartWorker(worker, arguments); !status.ok()) return status;
     }
@@ -343,7 +354,22 @@ class Launcher {
     }
   }
 
+  // What one worker writes, until all of them are put together.
+  std::string WorkersBatches(uint32_t worker) const {
+    return absl::StrCat(logs_, "/worker-", worker, ".batches.csv");
+  }
+
+  void MergeRecords() {
+    std::vector<std::string> parts;
+    for (uint32_t worker = 0; worker < options_.workers; ++worker) {
+      parts.push_back(WorkersBatches(worker));
+    }
+    const absl::Status merged = MergeBatches(parts, BatchesPath(options_.folder));
+    if (!merged.ok()) display_.Notice(std::string(merged.message()));
+  }
+
   int WriteAndSum() {
+    if (options_.record) MergeRecords();
     const RunFigures& figures = history_.latest();
     outcome_.completed = figures.total_tickets > 0 && figures.batches >= figures.total_tickets;
     outcome_.servers = options_.servers;

@@ -22,6 +22,8 @@ struct RunOptions {
   uint32_t workers = 1;
   std::vector<double> slowdowns;  // by worker; those beyond the end: 1
   bool evaluator = true;
+  std::string pace;     // trace that all workers follow; empty: none
+  bool record = false;  // leaves batches.csv and arrivals-SHARD.csv in the folder
   std::string device = "auto";
 };
 

@@ -78,6 +78,7 @@ std::string StatusText(const std::vector<std::string>& addresses,
                             figures.epoch_position(), figures.epochs, 100 * figures.progress(),
                             figures.updates, figures.learning_rate);
       if (figures.skipped_batches > 0) absl::StrAppend(&text, "; ", FormatSkipped(figures));
+      if (figures.discarded_batches > 0) absl::StrAppend(&text, "; ", FormatDiscarded(figures));
     }
     if (figures.finished) {
       absl::StrAppend(&text, "; finished",
@@ -138,6 +139,10 @@ std::string StatusText(const std::vector<std::string>& addresses,
                     worker.steps == 0 ? "-" : absl::StrFormat("%.4f", worker.loss)});
   }
   absl::StrAppend(&text, "\n", AlignColumns(rows));
+  for (const WorkerFigure& worker : figures.workers) {
+    if (worker.waiting_for.empty()) continue;
+    absl::StrAppend(&text, "worker ", worker.id, " waits for ", worker.waiting_for, "\n");
+  }
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
 
@@ -97,6 +98,33 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   options.statistics_interval_steps = job.training().statistics_interval_steps();
   options.connect_seconds = job.timeouts().connect_seconds();
   return options;
+}
+
+std::optional<ElasticOptions> MakeElasticOptions(const v1::JobSpec& job,
+                                                 uint64_t batches_per_epoch) {
+  const v1::UpdateSpec& update = job.update();
+  if (const RuleTraits* rule = FindRule(update.rule()); rule == nullptr || !rule->elastic) {
+    return std::nullopt;
+  }
+  ElasticOptions options;
+  options.local = {.momentum = update.momentum(), .weight_decay = update.weight_decay()};
+  options.elasticity = update.elasticity();
+  options.local_steps = update.local_steps();
+  options.schedule = MakeSchedule(job, batches_per_epoch);
+  if (IsSynchronous(job)) {
+    options.synchronous_steps =
+        batches_per_epoch / job.training().workers() * job.training().epochs();
+  }
+  return options;
+}
+
+std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
+                                             const ParameterClientOptions& options,
+                                             ParameterClient* client) {
+  const auto elastic =
+      MakeElasticOptions(job, BatchesPerEpoch(job, options.hello.train_examples()));
+  if (!elastic.has_value()) return std::make_unique<PushGradients>(client);
+  return std::make_unique<ElasticSteps>(*elastic, options.plan, options.schema, client);
 }
 
 v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::string& worker_name,

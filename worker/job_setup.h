@@ -6,6 +6,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,7 +16,9 @@
 #include "foreshard/v1/job.pb.h"
 #include "kernels/device.h"
 #include "worker/data/dataset.h"
+#include "worker/elastic_replica.h"
 #include "worker/gradient.h"
+#include "worker/gradient_use.h"
 #include "worker/models/model.h"
 #include "worker/parameter_client.h"
 
@@ -35,6 +40,16 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
                                                          const Schema& schema,
                                                          uint64_t train_examples,
                                                          const std::vector<std::string>& servers);
+
+// Elastic averaging as the job says; nullopt for other rules.
+std::optional<ElasticOptions> MakeElasticOptions(const v1::JobSpec& job,
+                                                 uint64_t batches_per_epoch);
+
+// What the job's rule makes of a worker's gradients. `options` are the client's and, like
+// it, outlive the result.
+std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
+                                             const ParameterClientOptions& options,
+                                             ParameterClient* client);
 
 // What the lead is told of a worker, from what every server will be told. All but
 // wanted_slot.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/net/channel.h"
@@ -25,6 +26,8 @@ constexpr absl::Duration kWatchEvery = absl::Milliseconds(250);
 constexpr absl::Duration kFiguresEvery = absl::Seconds(1);
 constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
 constexpr absl::Duration kLongestAskAgain = absl::Seconds(1);
+// Why it is told to wait is logged this often.
+constexpr int kLogWaitSeconds = 30;
 constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
 constexpr std::chrono::seconds kLeaveDeadline{3};
 
@@ -57,7 +60,7 @@ LeadClient::LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lea
 LeadClient::~LeadClient() { Close(); }
 
 bool LeadClient::Stopped() const {
-  return closing_.load() || (options_.stop != nullptr && options_.stop->load());
+  return closing_.load() || Interrupted();
 }
 
 void LeadClient::Close() {
@@ -69,19 +72,38 @@ void LeadClient::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<std::optional<uint64_t>> LeadClient::NextTicket() {
+bool LeadClient::AwaitTicket() {
   absl::MutexLock lock(&mutex_);
+  loop_waits_ = hand_.empty();
+  if (loop_waits_) changed_.SignalAll();
+  const auto waits_no_more = absl::MakeCleanup(
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
+  const uint64_t answers = answers_;
+  while (hand_.empty() && !finished_ && failure_.ok() && !Interrupted()) {
+    // What was said of tickets to have ahead may be true no more.
+    if (told_to_wait_ && answers_ > answers) return false;
+    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  }
+  return true;
+}
+
+absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
+  absl::MutexLock lock(&mutex_);
+  loop_waits_ = hand_.empty();
+  if (loop_waits_) changed_.SignalAll();
+  const auto waits_no_more = absl::MakeCleanup(
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
   while (hand_.empty() && !finished_ && failure_.ok()) {
-    if (options_.stop != nullptr && options_.stop->load()) {
+    if (Interrupted()) {
       return absl::CancelledError("interrupted while waiting for a ticket");
     }
     changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
   }
   if (finished_) return std::nullopt;
   if (hand_.empty()) return failure_;
-  const uint64_t ticket = hand_.front();
+  const Ticket ticket = {.number = hand_.front(), .waited = std::exchange(front_waited_, false)};
   hand_.pop_front();
-  taken_.push_back(ticket);
+  taken_.push_back(ticket.number);
   const absl::Time now = absl::Now();
   if (last_taken_ != absl::InfinitePast()) {
     const double seconds = absl::ToDoubleSeconds(now - last_taken_);
@@ -99,16 +121,24 @@ uint64_t LeadClient::repair_ticket() const {
 
 void LeadClient::AwaitTicketOrRepair(uint64_t repaired) {
   absl::MutexLock lock(&mutex_);
-  while (hand_.empty() && !finished_ && failure_.ok() && repair_ticket_ <= repaired && !Stopped()) {
+  loop_waits_ = hand_.empty();
+  if (loop_waits_) changed_.SignalAll();
+  const auto waits_no_more = absl::MakeCleanup(
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
+  while (hand_.empty() && !finished_ && failure_.ok() && repair_ticket_ <= repaired &&
+         !Interrupted()) {
     changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
   }
 }
 
-void LeadClient::Completed(uint64_t ticket) {
+void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {
   absl::MutexLock lock(&mutex_);
-  std::erase(taken_, ticket);
   if (completed_.empty()) first_completed_ = absl::Now();
   completed_.push_back(ticket);
+  completed_.insert(completed_.end(), others.begin(), others.end());
+  std::erase_if(taken_, [&](uint64_t taken) {
+    return taken == ticket || std::find(others.begin(), others.end(), taken) != others.end();
+  });
   changed_.SignalAll();
 }
 
@@ -137,7 +167,10 @@ absl::Time LeadClient::FetchTime() const {
     // Where nothing is left to deal, this may be what ends the job.
     time = hand_.empty() || told_to_wait_ ? absl::InfinitePast() : first_completed_ + kCompletedWait;
   }
-  if (hand_.size() <= Ahead() / 2) time = std::min(time, ask_again_);
+  // Who was told to wait for tickets to have ahead asks when it has none.
+  if (hand_.size() <= Ahead() / 2 && (loop_waits_ || !told_to_wait_)) {
+    time = std::min(time, ask_again_);
+  }
   if (options_.watch_repairs) time = std::min(time, last_asked_ + kWatchEvery);
   return time;
 }
@@ -179,13 +212,20 @@ void LeadClient::Fetch() {
   if (status.ok()) {
     completed_.erase(completed_.begin(), completed_.begin() + static_cast<int64_t>(reported));
     first_completed_ = absl::Now();
+    if (!reply.tickets().empty() && hand_.empty() && taken_.empty()) {
+      front_waited_ = told_to_wait_ || options_.staleness_bound;
+    }
     hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
     repair_ticket_ = std::max(repair_ticket_, reply.repair_ticket());
+    ++answers_;
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
     ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)
                      ? absl::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),
                                                 kShortestAskAgain, kLongestAskAgain)
                      : absl::InfinitePast();
+    if (told_to_wait_ && loop_waits_) {
+      LOG_EVERY_T(INFO, kLogWaitSeconds) << "waiting for " << reply.reason();
+    }
     if (reply.state() == v1::FetchTicketsReply::FINISHED) {
       finished_ = true;
       hand_.clear();

@@ -3,8 +3,8 @@
 //
 //   auto lead = LeadClient::Register(options).value();
 //   while (auto ticket = lead->NextTicket().value()) {
-//     ...;                       // train on the batch of *ticket
-//     lead->Completed(*ticket);  // once every segment has acknowledged it
+//     ...;                              // train on the batch of ticket->number
+//     lead->Completed(ticket->number);  // once every segment has acknowledged it
 //   }
 //   lead->Leave("finished");
 //
@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "worker/patience.h"
 
@@ -37,7 +38,19 @@ struct LeadClientOptions {
   double connect_seconds = 60;
   // The lead is asked for repair_ticket also while a batch takes long.
   bool watch_repairs = false;
+  // The job bounds staleness (training.staleness_bound): every ticket that comes to
+  // empty hands counts as waited for, so that parameters are those of its release.
+  bool staleness_bound = false;
   const std::atomic<bool>* stop = nullptr;  // ends waits with CANCELLED; null: never
+};
+
+// A dealt batch.
+struct Ticket {
+  uint64_t number = 0;
+  // It came when all earlier ones were completed, after the lead had held it back (a
+  // bound on dealing, or nothing was left to deal): the parameters that the worker has
+  // may be older than the ticket.
+  bool waited = false;
 };
 
 // Thread-safe. Errors as those of ParameterClient; RESOURCE_EXHAUSTED from
@@ -52,15 +65,19 @@ class LeadClient {
   uint64_t incarnation() const { return registration_.incarnation(); }
   double lease_seconds() const { return registration_.lease_seconds(); }
 
+  // Waits until a ticket is in hand or none will come any more (true), or the lead has
+  // said that it has none to deal for now (false): it may be waiting for what is held
+  // back, so that should be pushed before NextTicket.
+  bool AwaitTicket();
   // The next dealt batch; nullopt when the job is over.
-  absl::StatusOr<std::optional<uint64_t>> NextTicket();
+  absl::StatusOr<std::optional<Ticket>> NextTicket();
   // The newest step of the learning rate for which the fleet gathers, or has gathered,
   // the momentum of rules that keep it at workers; 0: none (ParameterClient::Repair).
   uint64_t repair_ticket() const;
   // Blocks until NextTicket would not, or repair_ticket is above `repaired`, or stop.
   void AwaitTicketOrRepair(uint64_t repaired);
-  // Every segment has acknowledged (or skipped) this ticket.
-  void Completed(uint64_t ticket);
+  // Every segment has acknowledged (or skipped) this ticket, and the others with it.
+  void Completed(uint64_t ticket, absl::Span<const uint64_t> others = {});
   // Kept, and sent about once a second.
   void Report(const v1::WorkerFigures& figures);
   // Why the job is over, once NextTicket has said so.
@@ -79,6 +96,7 @@ class LeadClient {
   absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Stopped() const;
+  bool Interrupted() const { return options_.stop != nullptr && options_.stop->load(); }
   void Close();
 
   const LeadClientOptions options_;
@@ -97,7 +115,10 @@ class LeadClient {
   uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time last_asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer
+  uint64_t answers_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool front_waited_ ABSL_GUARDED_BY(mutex_) = false;  // hand_'s first, as Ticket says
+  bool loop_waits_ ABSL_GUARDED_BY(mutex_) = false;    // for a ticket
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   std::string finish_reason_ ABSL_GUARDED_BY(mutex_);

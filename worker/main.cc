@@ -192,6 +192,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   LeadClientOptions lead_options;
   lead_options.address = setup.servers[0];
   lead_options.connect_seconds = setup.client.connect_seconds;
+  lead_options.staleness_bound = setup.job.training().has_staleness_bound();
   lead_options.stop = signals.stop();
   lead_options.watch_repairs = RepairsSteps(setup.client);
   lead_options.registration =
@@ -212,10 +213,14 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   options.hello.set_worker_name(flags.name);
   options.stop = signals.stop();
   options.acknowledged = [&progress, lead = lead->get()](const PushFigures& push) {
-    lead->Completed(push.ticket);
+    lead->Completed(push.ticket, push.earlier);
     progress.Acknowledged(push);
   };
   const auto train = [&]() -> absl::Status {
+    // Messages point into the memory of these, so they outlive the client.
+    GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
+                              setup.train.get());
+    std::unique_ptr<GradientUse> use;
     auto client = ParameterClient::Connect(options);
     if (!client.ok()) return client.status();
     Heartbeat::Options beat = {.addresses = setup.servers,
@@ -232,16 +237,15 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     setup.model->InitialValues(setup.job.seed(), parameters);
     absl::Status status = (*client)->Initialise({parameters, setup.model->schema().elements()});
     if (!status.ok()) return status;
-    if (status = (*client)->Pull(Parameters::kAsSent); !status.ok()) return status;
     if (status = WriteReadyFile(flags.ready_file, setup.metrics_address); !status.ok()) return status;
     LOG(INFO) << "training as worker " << (*lead)->worker() << " (" << flags.name << ")";
-    GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
-                              setup.train.get());
     TrainingLoopOptions loop_options;
     loop_options.slowdown = flags.slowdown;
     loop_options.times = setup.times.get();
     loop_options.batches_per_epoch = BatchesPerEpoch(setup.job, setup.train->examples());
     if (options.synchronous) loop_options.round_members = setup.job.training().workers();
+    use = MakeGradientUse(setup.job, options, client->get());
+    loop_options.use = use.get();
     loop_options.stop = signals.stop();
     loop_options.fenced = [&heartbeat] { return heartbeat.status(); };
     TrainingLoop loop(loop_options, &computer, client->get(), lead->get(), &progress);
@@ -328,8 +332,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--insecure", flags.insecure,
                "Let --metrics-listen be an address that other machines reach");
   app.add_option("--ready-file", flags.ready_file,
-                 "Write metrics_address and pid to this file, as JSON, once the first parameters "
-                 "are there");
+                 "Write metrics_address and pid to this file, as JSON, once all servers know "
+                 "the worker");
   app.add_option("--data-directory", flags.data_directory,
                  "The same as --set data.directory=...");
   app.footer(

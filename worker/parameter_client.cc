@@ -130,6 +130,8 @@ class ServersClient : public ParameterClient {
     return absl::OkStatus();
   }
 
+  void NoteStatistics(const float* statistics) override { statistics_.Add(statistics); }
+
   absl::Status Pull(Parameters which) override {
     SegmentExchange::Operation operation = {.kind = v1::ExchangeHeader::READ,
                                             .lookahead = which == Parameters::kAsSent};
@@ -140,10 +142,12 @@ class ServersClient : public ParameterClient {
 
   absl::Status Push(const StepGradient& step) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
-    const bool with_statistics = step.finite && statistics_.Add(step.statistics);
+    if (step.finite) statistics_.Add(step.statistics);
+    const bool with_statistics = step.finite && statistics_.Take();
     SegmentExchange::Operation operation = {
         .kind = step.finite ? v1::ExchangeHeader::PUSH : v1::ExchangeHeader::SKIP,
         .ticket = step.ticket,
+        .earlier = step.earlier,
         .round = step.round,
         .gradient = step.gradient,
         .statistics = statistics_.values()};
@@ -202,6 +206,7 @@ class ServersClient : public ParameterClient {
   }
   absl::Status Finish() override { return exchange_->WaitDone(); }
   float* parameters() override { return exchange_->parameters(); }
+  uint64_t clock(uint32_t segment) const override { return exchange_->clock(segment); }
   double TakeWaitSeconds() override {
     return exchange_->TakeWaitSeconds() + std::exchange(repair_wait_seconds_, 0);
   }

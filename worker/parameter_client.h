@@ -38,6 +38,7 @@ namespace foreshard {
 // What one acknowledged push came to.
 struct PushFigures {
   uint64_t ticket = 0;
+  std::vector<uint64_t> earlier;  // as in StepGradient
   bool skipped = false;        // the gradient was not finite; nothing was applied
   uint32_t duplicates = 0;     // segments that had it already (an answer was lost)
   uint32_t discarded = 0;      // segments for which it was too old
@@ -89,6 +90,8 @@ bool RepairsSteps(const ParameterClientOptions& options);
 // The gradient of one step, final: clipped, and known to be finite or not.
 struct StepGradient {
   uint64_t ticket = 0;
+  // Further tickets that are consumed once the push is acknowledged (elastic rules).
+  std::vector<uint64_t> earlier;
   uint64_t round = 0;  // synchronous modes: the step
   // [trainable_elements]. The worker half works in place and messages point into
   // it: elements may be read and written again once the gate has let them through.
@@ -120,6 +123,9 @@ class ParameterClient : public ParameterGate {
   virtual absl::Status Initialise(absl::Span<const float> values) = 0;
   // Readers: waits until workers have brought every segment's first values.
   virtual absl::Status AwaitInitialised() = 0;
+  // Counts a finite step's statistics [statistic_elements] of which no Push tells. They
+  // go out, averaged, with the next push after statistics_interval_steps of them.
+  virtual void NoteStatistics(const float* statistics) = 0;
   // Fetches the whole vector. kAsSent renews what the servers take this worker
   // to hold.
   virtual absl::Status Pull(Parameters which) = 0;
@@ -143,6 +149,10 @@ class ParameterClient : public ParameterGate {
   // gate has let them through; all of them after Pull or Finish. Between steps
   // the caller may overwrite values for its own use until the next Pull.
   virtual float* parameters() = 0;
+
+  // The schedule clock of a segment as its server last said: the highest ticket that it
+  // has seen. Only while nothing is in flight.
+  virtual uint64_t clock(uint32_t segment) const = 0;
 
   // Seconds that WaitFor, Finish and Repair have blocked since the last call of this.
   virtual double TakeWaitSeconds() = 0;

@@ -58,7 +58,9 @@ void SegmentExchange::Begin(Operation operation) {
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
   began_ = absl::Now();
-  figures_ = {.ticket = operation_.ticket, .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
+  figures_ = {.ticket = operation_.ticket,
+              .earlier = std::move(operation_.earlier),
+              .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
   pending_repairs_.clear();
   missing_workers_.clear();
@@ -407,6 +409,11 @@ double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
     }
   }
   return size > 0 ? std::sqrt(error / size) : 0;
+}
+
+uint64_t SegmentExchange::clock(uint32_t segment) const {
+  absl::MutexLock lock(&mutex_);
+  return segments_[segment].clock;
 }
 
 Traffic SegmentExchange::traffic() const {

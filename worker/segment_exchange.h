@@ -35,6 +35,7 @@ class SegmentExchange : public ExchangeHandler {
     std::vector<uint32_t> segments;
     bool lookahead = false;         // READ
     uint64_t ticket = 0;            // PUSH, SKIP; REPAIR: the step of the rate
+    std::vector<uint64_t> earlier;  // acknowledged with it
     uint64_t round = 0;
     float* gradient = nullptr;      // PUSH: trainable segments
     const float* statistics = nullptr;  // PUSH: statistics segments, to be sent as they are
@@ -67,6 +68,7 @@ class SegmentExchange : public ExchangeHandler {
   double TakeWaitSeconds();
 
   float* parameters() { return parameters_.data(); }
+  uint64_t clock(uint32_t segment) const;
   double ErrorFeedbackRatio(const float* gradient) const;
   absl::Span<const float> error() const { return encoder_.error(); }
   Traffic traffic() const;

@@ -2,10 +2,10 @@
 // every training.statistics_interval_steps steps only.
 //
 //   StatisticsAverage average(schema.statistic_elements(), interval);
-//   if (average.Add(computer.statistics())) Push(average.values());
+//   average.Add(computer.statistics());        // every step
+//   if (average.Take()) Push(average.values());
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -15,29 +15,34 @@ namespace foreshard {
 class StatisticsAverage {
  public:
   StatisticsAverage(uint64_t elements, uint32_t interval_steps)
-      : interval_steps_(interval_steps), values_(elements) {}
+      : interval_steps_(interval_steps), sum_(elements), mean_(elements) {}
 
-  // Adds a step's statistics, `elements` long (null: the step has none). True where
-  // the mean of an interval is due; it stays in values() until the next Add.
-  bool Add(const float* statistics) {
-    if (statistics == nullptr || values_.empty()) return false;
-    if (steps_ == interval_steps_) {
-      std::fill(values_.begin(), values_.end(), 0.0f);
-      steps_ = 0;
-    }
-    for (size_t k = 0; k < values_.size(); ++k) values_[k] += statistics[k];
-    if (++steps_ < interval_steps_) return false;
+  // Adds a step's statistics, `elements` long; null: the step has none.
+  void Add(const float* statistics) {
+    if (statistics == nullptr || sum_.empty()) return;
+    for (size_t k = 0; k < sum_.size(); ++k) sum_[k] += statistics[k];
+    ++steps_;
+  }
+
+  // True where an interval is full (or more than full): the mean of its steps is in
+  // values() until the next true, and another interval begins.
+  bool Take() {
+    if (steps_ < interval_steps_ || sum_.empty()) return false;
     const float share = 1.0f / static_cast<float>(steps_);
-    for (float& value : values_) value *= share;
+    for (size_t k = 0; k < sum_.size(); ++k) {
+      mean_[k] = share * sum_[k];
+      sum_[k] = 0;
+    }
+    steps_ = 0;
     return true;
   }
 
-  const float* values() const { return values_.data(); }
+  const float* values() const { return mean_.data(); }
 
  private:
   const uint32_t interval_steps_;
   uint32_t steps_ = 0;
-  std::vector<float> values_;
+  std::vector<float> sum_, mean_;
 };
 
 }  // namespace foreshard

@@ -20,17 +20,27 @@ uint64_t RoundOfTicket(uint64_t ticket, uint64_t batches_per_epoch, uint32_t mem
 
 TrainingLoop::TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
                            ParameterClient* client, LeadClient* lead, Progress* progress)
-    : options_(options), computer_(computer), client_(client), lead_(lead), progress_(progress) {}
+    : options_(options),
+      computer_(computer),
+      client_(client),
+      lead_(lead),
+      progress_(progress),
+      push_(client),
+      use_(options.use != nullptr ? options.use : &push_) {}
 
 absl::Status TrainingLoop::Run() {
   uint64_t repaired = 0;
   for (;;) {
     if (Stopped()) {
-      const absl::Status finished = client_->Finish();
+      absl::Status finished = use_->Flush();
+      if (finished.ok()) finished = client_->Finish();
       return finished.ok() ? absl::CancelledError("interrupted") : finished;
     }
     if (options_.fenced) {
       if (const absl::Status fenced = options_.fenced(); !fenced.ok()) return fenced;
+    }
+    if (!lead_->AwaitTicket()) {
+      if (const absl::Status flushed = use_->Flush(); !flushed.ok()) return flushed;
     }
     // Others may wait for this worker's momentum while there is no batch for it.
     lead_->AwaitTicketOrRepair(repaired);
@@ -46,17 +56,20 @@ absl::Status TrainingLoop::Run() {
       return finished.ok() ? ticket.status() : finished;
     }
     if (!ticket->has_value()) return client_->Finish();
-    if (const absl::Status status = client_->Repair(**ticket); !status.ok()) return status;
+    if (const absl::Status status = client_->Repair((*ticket)->number); !status.ok()) return status;
     if (const absl::Status stepped = Step(**ticket); !stepped.ok()) return stepped;
   }
 }
 
-absl::Status TrainingLoop::Step(uint64_t ticket) {
-  const double waited_before = client_->TakeWaitSeconds();
+absl::Status TrainingLoop::Step(const Ticket& dealt) {
+  const uint64_t ticket = dealt.number;
+  const double waited = client_->TakeWaitSeconds();  // by what came after the last step
   const absl::Time start = absl::Now();
-  const auto step = computer_->Compute(ticket, client_->parameters(), *client_);
+  const auto at = use_->PlaceOf(dealt);
+  if (!at.ok()) return at.status();
+  const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
   if (!step.ok()) return step.status();
-  if (const absl::Status finished = client_->Finish(); !finished.ok()) return finished;
+  if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
   const absl::Time end = absl::Now();
   StepNotes notes = {.loss = step->loss,
                      .gradient_norm = step->norm,
@@ -64,11 +77,11 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
                      .finite = step->finite,
                      .wait_seconds = client_->TakeWaitSeconds()};
   notes.compute_seconds = std::max(absl::ToDoubleSeconds(end - start) - notes.wait_seconds, 0.0);
-  notes.wait_seconds += waited_before;
+  notes.wait_seconds += waited;
   if (!step->finite) {
     LOG_EVERY_N(WARNING, 20) << "ticket " << ticket
                              << ": the gradient is not finite (loss " << step->loss
-                             << "); the servers skip it";
+                             << "); it is skipped";
   }
   const double batch_seconds = Pace(notes.compute_seconds);
   // One that was cut short by the end says nothing.
@@ -77,7 +90,7 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
     progress_->ErrorFeedback(client_->ErrorFeedbackRatio(computer_->gradient()));
     ratio_due_ = end + kRatioEvery;
   }
-  const absl::Status pushed = client_->Push(
+  const absl::Status taken = use_->Take(
       {.ticket = ticket,
        .round = options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
                                                            options_.round_members)
@@ -85,7 +98,7 @@ absl::Status TrainingLoop::Step(uint64_t ticket) {
        .gradient = computer_->gradient(),
        .statistics = computer_->statistics(),
        .finite = step->finite});
-  if (!pushed.ok()) return pushed;
+  if (!taken.ok()) return taken;
   progress_->Step(notes, absl::Now());
   lead_->Report(progress_->Figures(client_->traffic()));
   return absl::OkStatus();

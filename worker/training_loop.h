@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "worker/batch_times.h"
 #include "worker/gradient.h"
+#include "worker/gradient_use.h"
 #include "worker/lead_client.h"
 #include "worker/parameter_client.h"
 #include "worker/progress.h"
@@ -30,6 +31,8 @@ struct TrainingLoopOptions {
   // are not dealt; its tickets are numbered `batches_per_epoch` all the same.
   uint32_t round_members = 0;
   uint64_t batches_per_epoch = 1;
+  // What becomes of gradients, through the same client; null: each is pushed.
+  GradientUse* use = nullptr;
   const std::atomic<bool>* stop = nullptr;
   // Looked at before each step; an error ends the run. May be empty.
   std::function<absl::Status()> fenced;
@@ -44,14 +47,14 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoopOptions& options, GradientComputer* computer,
                ParameterClient* client, LeadClient* lead, Progress* progress);
 
-  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED,
-  // with every started push acknowledged where the servers still answer), or
-  // something fails.
+  // Trains until the lead says the job is over (OK), `stop` is set (CANCELLED, with
+  // every started push acknowledged where the servers still answer), or something
+  // fails.
   absl::Status Run();
 
  private:
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
-  absl::Status Step(uint64_t ticket);
+  absl::Status Step(const Ticket& ticket);
   // Makes the step as slow as it should be; returns what it then has taken.
   double Pace(double compute_seconds) const;
   void SleepFor(absl::Duration time) const;
@@ -61,6 +64,8 @@ class TrainingLoop {
   ParameterClient* const client_;
   LeadClient* const lead_;
   Progress* const progress_;
+  PushGradients push_;
+  GradientUse* const use_;
   absl::Time ratio_due_ = absl::InfinitePast();
 };
 

@@ -46,6 +46,8 @@ constexpr RuleTraits kRules[] = {
      .lookahead = true,
      .state_fixed = 9,
      .state_per_worker = 1},
+    {.name = "easgd", .elastic = true},
+    {.name = "eamsgd", .elastic = true, .momentum = Setting::kRequired},
     {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
 };
 

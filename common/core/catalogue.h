@@ -16,6 +16,9 @@ enum class Setting : uint8_t { kUnused, kOptional, kRequired };
 struct RuleTraits {
   std::string_view name;
   bool synchronous = false;    // updates once a round, with the workers' mean
+  // Workers step on parameters of their own and exchange differences to the center:
+  // local_steps, elasticity; update.synchronous makes it rounds.
+  bool elastic = false;
   Setting momentum = Setting::kUnused;
   Setting weight_decay = Setting::kOptional;
   Setting delay_compensation = Setting::kUnused;  // dc_adaptive, dc_lambda, dc_decay

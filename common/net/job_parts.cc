@@ -17,7 +17,8 @@ namespace foreshard {
 
 bool IsSynchronous(const v1::JobSpec& job) {
   const RuleTraits* rule = FindRule(job.update().rule());
-  return rule != nullptr && rule->synchronous;
+  return rule != nullptr &&
+         (rule->synchronous || (rule->elastic && job.update().synchronous()));
 }
 
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {

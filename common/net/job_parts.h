@@ -20,7 +20,7 @@
 
 namespace foreshard {
 
-// Whether the job's rule updates once a round.
+// Whether the job updates once a round: its rule does always, or the job says so.
 bool IsSynchronous(const v1::JobSpec& job);
 
 // Batches in one pass over the data; the last one may be short. At least 1.

@@ -1,14 +1,9 @@
 #include "common/net/job_spec.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,9 +11,10 @@
 #include "common/core/block.h"
 #include "common/core/bytes.h"
 #include "common/core/catalogue.h"
+#include "common/net/job_parts.h"
+#include "common/net/spec_text.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
@@ -35,46 +31,6 @@ std::string FieldNames(const Descriptor& type) {
   for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
   return absl::StrJoin(names, ", ");
 }
-
-// "Message type "foreshard.v1.X" has no field named "y"." gets X's fields added;
-// a minus sign where the parser wants a count is said in plain words.
-std::string ExplainParseError(const std::string& message) {
-  const std::vector<std::string> quoted = absl::StrSplit(message, '"');
-  if (absl::StrContains(message, "has no field named") && quoted.size() > 1) {
-    const Descriptor* type =
-        v1::JobSpec::descriptor()->file()->pool()->FindMessageTypeByName(quoted[1]);
-    if (type != nullptr) return absl::StrCat(message, " Known fields: ", FieldNames(*type), ".");
-  }
-  if (absl::StartsWith(message, "Expected integer, got: -")) {
-    return "this field is a count and cannot be negative";
-  }
-  return message;
-}
-
-// Collects the text parser's errors with the line they are on.
-class ParseErrors : public google::protobuf::io::ErrorCollector {
- public:
-  ParseErrors(const std::string& text, const std::string& origin)
-      : lines_(absl::StrSplit(text, '\n')), origin_(origin) {}
-
-  void AddError(int line, int column, const std::string& message) override {
-    std::string error = origin_;
-    if (line >= 0) absl::StrAppend(&error, ":", line + 1, ":", column + 1);
-    absl::StrAppend(&error, ": ", ExplainParseError(message));
-    if (line >= 0 && line < static_cast<int>(lines_.size())) {
-      absl::StrAppend(&error, " (in '", absl::StripAsciiWhitespace(lines_[line]), "')");
-    }
-    errors_.push_back(std::move(error));
-  }
-  absl::Status status() const {
-    return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
-  }
-
- private:
-  std::vector<std::string> lines_;
-  std::string origin_;
-  std::vector<std::string> errors_;
-};
 
 template <typename T>
 bool ParseInteger(const std::string& text, T* value) {
@@ -183,9 +139,8 @@ void FillDefaults(v1::JobSpec* job) {
   v1::TrainingSpec& training = *job->mutable_training();
   if (training.micro_batches() == 0) training.set_micro_batches(1);
   if (training.max_workers() == 0) {
-    const bool synchronous = rule != nullptr && rule->synchronous;
     const uint64_t slots =
-        synchronous ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
+        IsSynchronous(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
     training.set_max_workers(std::min<uint64_t>(slots, std::numeric_limits<uint32_t>::max()));
   }
   if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);
@@ -204,6 +159,12 @@ void FillDefaults(v1::JobSpec* job) {
   }
   if (rule != nullptr && rule->lag != Setting::kUnused && update.lag().empty()) {
     update.set_lag("workers");
+  }
+  if (rule != nullptr && rule->elastic) {
+    if (update.local_steps() == 0) update.set_local_steps(10);
+    if (!update.has_elasticity() && training.workers() > 0) {
+      update.set_elasticity(0.9f / static_cast<float>(training.workers()));
+    }
   }
 
   v1::DataSpec& data = *job->mutable_data();
@@ -247,10 +208,7 @@ std::string SerializeDeterministic(const Message& message) {
 absl::StatusOr<v1::JobSpec> ParseJobSpec(const std::string& text, const std::string& origin,
                                          const std::vector<std::string>& overrides) {
   v1::JobSpec job;
-  ParseErrors errors(text, origin);
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
-  if (!parser.ParseFromString(text, &job)) return errors.status();
+  if (absl::Status status = ParseSpecText(text, origin, &job); !status.ok()) return status;
   for (const std::string& change : overrides) {
     if (absl::Status status = ApplyOverride(change, &job); !status.ok()) return status;
   }
@@ -263,22 +221,9 @@ absl::StatusOr<v1::JobSpec> ParseJobSpec(const std::string& text, const std::str
 
 absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path,
                                         const std::vector<std::string>& overrides) {
-  std::error_code unknown;
-  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job file '", path, "' is ",
-        std::filesystem::is_directory(path, unknown) ? "a directory" : "no plain file",
-        ": give a file such as deploy/jobs/soak.textproto"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || file.bad()) {
-    return absl::NotFoundError(absl::StrCat(
-        "cannot read the job file '", path,
-        "': does it exist? Ready ones are in deploy/jobs, as in --job deploy/jobs/soak.textproto"));
-  }
-  return ParseJobSpec(text.str(), path, overrides);
+  absl::StatusOr<std::string> text = ReadSpecFile(path, "job", "deploy/jobs/soak.textproto");
+  if (!text.ok()) return text.status();
+  return ParseJobSpec(*text, path, overrides);
 }
 
 uint64_t JobFingerprint(const v1::JobSpec& job) {

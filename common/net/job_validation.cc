@@ -29,6 +29,9 @@ constexpr uint32_t kMaxStalenessBound = 1 << 20;  // batches
 constexpr uint32_t kMaxDelayThreshold = 1 << 20;  // updates
 constexpr uint32_t kMaxShards = 1024;
 constexpr uint32_t kMaxWidth = 1 << 16;
+constexpr uint32_t kMaxLocalSteps = 1000;
+// What rounding may add to workers times update.elasticity.
+constexpr double kElasticityRounding = 1e-5;
 constexpr uint64_t kMaxElements = 1ull << 40;
 // A whole segment in fp32 and its header must fit into one message.
 constexpr uint32_t kMaxSegmentElements = (kMaxMessageBytes - (1 << 20)) / 4;
@@ -224,6 +227,43 @@ void CheckRuleSettings(const v1::UpdateSpec& update, const RuleTraits& rule, Pro
   }
 }
 
+// Elastic averaging: what only its rules have, and what does not go with it.
+void CheckElastic(const v1::JobSpec& job, const RuleTraits& rule, Problems* problems) {
+  const v1::UpdateSpec& update = job.update();
+  if (!rule.elastic) {
+    const std::string why = absl::StrCat("the rule ", Text(rule.name), " has no use for it");
+    problems->CheckUnused(update.local_steps() != 0, "update.local_steps", why);
+    problems->CheckUnused(update.has_elasticity(), "update.elasticity", why);
+    problems->CheckUnused(update.synchronous(), "update.synchronous",
+                          absl::StrCat("the rule ", Text(rule.name), " is always ",
+                                       rule.synchronous ? "synchronous" : "asynchronous"));
+    return;
+  }
+  problems->CheckCount("update.local_steps", update.local_steps(), 1, kMaxLocalSteps);
+  const double elasticity = update.elasticity();
+  const double workers = job.training().workers();
+  if (update.has_elasticity() && !(elasticity > 0 && elasticity <= 1)) {
+    problems->Add("update.elasticity", elasticity, "make it above 0 and at most 1");
+  } else if (update.synchronous() && workers * elasticity > 1 + kElasticityRounding) {
+    problems->Add("update.elasticity", elasticity,
+                  absl::StrCat("a synchronous round of training.workers (", workers,
+                               ") would carry the center beyond the workers' mean; make it at most ",
+                               1 / workers));
+  }
+  if (job.compression().push() != "none") {
+    problems->Add("compression.push", absl::StrCat("'", job.compression().push(), "'"),
+                  absl::StrCat("with ", Text(rule.name),
+                               " worker and center move by the same difference, of which a codec "
+                               "would lose a part on one side only; say \"none\""));
+  }
+  if (job.compression().reply() != "none") {
+    problems->Add("compression.reply", absl::StrCat("'", job.compression().reply(), "'"),
+                  absl::StrCat("with ", Text(rule.name),
+                               " what a codec rounds off the center would come back to it in the "
+                               "difference, every time; say \"none\""));
+  }
+}
+
 void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
   const v1::UpdateSpec& update = job.update();
   const RuleTraits* rule = FindRule(update.rule());
@@ -237,6 +277,7 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
     CheckSetting(rule->weight_decay, update.has_weight_decay(), "update.weight_decay", Text(rule->name),
                  "0.0001", problems);
     CheckRuleSettings(update, *rule, problems);
+    CheckElastic(job, *rule, problems);
   }
   if (update.has_momentum() && !(update.momentum() >= 0 && update.momentum() < 1)) {
     problems->Add("update.momentum", update.momentum(), "make it at least 0 and below 1");
@@ -245,10 +286,10 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
     problems->Add("update.weight_decay", update.weight_decay(), "make it at least 0");
   }
   const v1::TrainingSpec& training = job.training();
-  const bool synchronous = rule != nullptr && rule->synchronous;
+  const bool synchronous = IsSynchronous(job);
   if (synchronous && training.max_workers() != training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
-                  absl::StrCat("the synchronous rule ", Text(rule->name),
+                  absl::StrCat("the synchronous ", update.rule(),
                                " has exactly training.workers (", training.workers(),
                                ") members; leave it out"));
   } else if (!synchronous && training.max_workers() < training.workers()) {
@@ -294,6 +335,9 @@ void CheckBounds(const v1::JobSpec& job, Problems* problems) {
       absl::StrCat("the rule ", job.update().rule(),
                    " keeps momentum at the worker, which holds a discarded gradient already; choose "
                    "another rule (dana_zero keeps it at the server)"));
+  problems->CheckUnused(!synchronous && rule != nullptr && rule->elastic, "update.delay_threshold",
+                        absl::StrCat("a worker of ", job.update().rule(),
+                                     " has moved by the difference already that would be discarded"));
 }
 
 void CheckSchedule(const v1::JobSpec& job, Problems* problems) {

@@ -219,6 +219,19 @@ WorkerMetrics::WorkerMetrics(const std::string& job, const std::string& rule,
   gradient_norm = make.MakeGauge("gradient_norm", "Global norm of the last gradient, unclipped.");
   error_feedback_ratio = make.MakeGauge(
       "error_feedback_ratio", "Norm of the error feedback over the norm of what is pushed.");
+  whole_push_staleness_updates = make.MakeHistogram(
+      "whole_push_staleness_updates",
+      "Mean over a push's elements of the updates applied between its parameters and itself.",
+      kStalenessBounds);
+  whole_push_gap = make.MakeHistogram(
+      "whole_push_gap",
+      "RMS distance, over all segments, of the parameters from those the push was computed at.",
+      kDistanceBounds);
+  whole_push_surprise = make.MakeHistogram(
+      "whole_push_surprise",
+      "RMS distance, over all segments, of the replies the rule would have given just before the "
+      "push from the parameters it was computed at.",
+      kDistanceBounds);
   push_bytes = make.MakeCounter("push_bytes_total", kPushBytes);
   push_uncompressed_bytes = make.MakeCounter("push_uncompressed_bytes_total", kPushPlain);
   pull_bytes = make.MakeCounter("pull_bytes_total", kPullBytes);

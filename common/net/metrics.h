@@ -56,6 +56,8 @@ struct WorkerMetrics {
       *wait_seconds;  // step_duration_seconds{phase}
   prometheus::Counter *examples, *steps, *skipped_steps;
   prometheus::Gauge *loss, *gradient_norm, *error_feedback_ratio;
+  // Over whole pushes.
+  prometheus::Histogram *whole_push_staleness_updates, *whole_push_gap, *whole_push_surprise;
   prometheus::Counter *push_bytes, *push_uncompressed_bytes, *pull_bytes, *pull_uncompressed_bytes;
   // Evaluator only.
   prometheus::Gauge *eval_accuracy_master, *eval_accuracy_lookahead, *eval_loss_master,

@@ -25,6 +25,8 @@ constexpr Entry kRules[] = {
     {"ormo_da", MakeOrmoDa},
     {"yellow_fin", MakeYellowFin},
     {"dana_rate_aware", MakeDanaRateAware},
+    {"easgd", MakeEasgd},
+    {"eamsgd", MakeEasgd},
     {"ssgd", MakeSsgd},
     {kStatisticsRule, MakeStatistics},
 };

@@ -44,6 +44,7 @@ std::unique_ptr<UpdateRule> MakeOrmoDa(const RuleSettings&, uint64_t elements, L
 std::unique_ptr<UpdateRule> MakeYellowFin(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeDanaRateAware(const RuleSettings&, uint64_t elements,
                                               Loops loops);
+std::unique_ptr<UpdateRule> MakeEasgd(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeSsgd(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeStatistics(const RuleSettings&, uint64_t elements, Loops loops);
 

@@ -46,6 +46,7 @@ struct UpdateContext {
   float eta = 0;             // at the segment's clock, for update and reply alike
   uint64_t version = 0;      // updates applied before this one
   uint64_t lag = 0;
+  uint32_t contributors = 1;  // pushes of which the gradient is the mean: a round's
 };
 
 // A run inside the segment: elements [offset, offset + elements).

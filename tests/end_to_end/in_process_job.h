@@ -39,9 +39,9 @@ inline v1::JobSpec SyntheticJob(const std::vector<std::string>& overrides) {
 
 class InProcessServers {
  public:
-  explicit InProcessServers(const v1::JobSpec& job) {
+  explicit InProcessServers(const v1::JobSpec& job, EventSink* events = nullptr) {
     for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
-      auto server = ShardServer::Start({.job = job, .shard = shard});
+      auto server = ShardServer::Start({.job = job, .shard = shard, .events = events});
       EXPECT_TRUE(server.ok()) << server.status();
       addresses_.push_back((*server)->address());
       servers_.push_back(*std::move(server));
@@ -56,7 +56,7 @@ class InProcessServers {
   std::vector<std::string> addresses_;
 };
 
-// One worker of the job, up to its first parameters.
+// One worker of the job, up to its first ticket.
 class InProcessWorker {
  public:
   InProcessWorker(const v1::JobSpec& job, const std::vector<std::string>& servers)
@@ -69,9 +69,11 @@ class InProcessWorker {
   absl::Status Connect(std::optional<uint32_t> wanted_slot = std::nullopt) {
     auto options = MakeClientOptions(job_, model_->schema(), data_->examples(), servers_);
     if (!options.ok()) return options.status();
+    client_options_ = *options;
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
                               .watch_repairs = RepairsSteps(*options),
+                              .staleness_bound = job_.training().has_staleness_bound(),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
     if (wanted_slot.has_value()) lead.registration.set_wanted_slot(*wanted_slot);
@@ -82,7 +84,7 @@ class InProcessWorker {
     options->hello.set_incarnation(lead_->incarnation());
     options->stop = &stop_;
     options->acknowledged = [this](const PushFigures& push) {
-      lead_->Completed(push.ticket);
+      lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
       lag_plus_one_ += push.lag_updates + 1;
       if (after_push) after_push(push);
@@ -101,16 +103,18 @@ class InProcessWorker {
     std::vector<float> values(model_->schema().elements());
     model_->InitialValues(job_.seed(), values.data());
     if (const absl::Status s = client_->Initialise(values); !s.ok()) return s;
-    if (const absl::Status s = client_->Pull(Parameters::kAsSent); !s.ok()) return s;
     computer_ =
         std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), data_.get());
     return absl::OkStatus();
   }
 
-  absl::Status Train() {
+  absl::Status Train(double slowdown = 1) {
     TrainingLoopOptions options;
+    options.slowdown = slowdown;
     options.batches_per_epoch = BatchesPerEpoch(job_, data_->examples());
     if (IsSynchronous(job_)) options.round_members = job_.training().workers();
+    use_ = MakeGradientUse(job_, client_options_, client_.get());
+    options.use = use_.get();
     options.stop = &stop_;
     options.fenced = [this] { return heartbeat_->status(); };
     TrainingLoop loop(options, computer_.get(), client_.get(), lead_.get(), &progress_);
@@ -151,10 +155,13 @@ class InProcessWorker {
   std::unique_ptr<Model> model_;
   Progress progress_;
   double lag_plus_one_ = 0;
+  ParameterClientOptions client_options_;
   std::unique_ptr<LeadClient> lead_;
+  // Messages point into the memory of these, so they outlive the client.
+  std::unique_ptr<GradientComputer> computer_;
+  std::unique_ptr<GradientUse> use_;
   std::unique_ptr<ParameterClient> client_;
   std::unique_ptr<Heartbeat> heartbeat_;
-  std::unique_ptr<GradientComputer> computer_;
 };
 
 }  // namespace foreshard

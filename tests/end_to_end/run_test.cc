@@ -100,6 +100,11 @@ TEST_F(RunTest, TrainsAndWritesResultsWithEveryField) {
   EXPECT_TRUE(results["staleness"]["p50"].is_number());
   EXPECT_GE(results["staleness"]["max"], results["staleness"]["p99"]);
   EXPECT_GE(results["gap"]["mean"].get<double>(), 0);
+  uint64_t segment_pushes = 0;
+  for (const auto& segment : results["segments"]) {
+    if (!segment["statistic"].get<bool>()) segment_pushes += segment["pushes"].get<uint64_t>();
+  }
+  EXPECT_EQ(segment_pushes, results["pushes"]["applied"].get<uint64_t>());
   // Blocks of 512 elements: 64 bytes of bits and 4 of scale for 2048, and headers.
   EXPECT_GT(results["push_uncompressed_bytes"].get<double>(),
             10 * results["push_bytes"].get<double>());

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -40,7 +41,7 @@ class ArrivalsTest : public ::testing::Test {
     return std::string(events.status().message());
   }
 
-  const std::string path_ = ::testing::TempDir() + "arrivals_test.csv";
+  const std::string path_ = ::testing::TempDir() + std::to_string(getpid()) + ".arrivals_test.csv";
 };
 
 Event Numbered(uint64_t number) {

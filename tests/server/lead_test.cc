@@ -155,6 +155,59 @@ TEST(Lead, DealsEveryBatchOnceAndThenFinishes) {
   EXPECT_EQ(status.workers(0).state(), "left");
 }
 
+TEST(Lead, TellsWhoIsTooFarAheadWhatItWaitsFor) {
+  RecordingSink sink;
+  TestServers servers(TestJob({"training.staleness_bound=1"}), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  EXPECT_EQ(Tickets(*lead.Fetch(0, a, 8)), (std::vector<uint64_t>{0, 1}));
+  // It asks for more ahead; that is no reason to call it waiting.
+  const size_t records = sink.records().size();
+  EXPECT_EQ(lead.Fetch(0, a, 2)->state(), v1::FetchTicketsReply::TRAINING);  // its tickets again
+  EXPECT_EQ(servers.Status().workers(0).waiting_for(), "");
+  auto reply = lead.Fetch(0, a, 1, {0, 1});
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->state(), v1::FetchTicketsReply::WAIT);
+  EXPECT_FLOAT_EQ(reply->retry_seconds(), 0.01f);
+  EXPECT_EQ(reply->reason(),
+            "a slower worker: with 2 batches behind it and 0 in hand, this one is as far ahead as "
+            "training.staleness_bound (1) lets it be; the slowest has 0 batches behind it");
+  EXPECT_EQ(servers.Status().workers(0).waiting_for(), reply->reason());
+  EXPECT_EQ(servers.Status().workers(1).waiting_for(), "");
+  // Asking in vain leaves no record.
+  for (int k = 0; k < 5; ++k) EXPECT_TRUE(lead.Fetch(0, a, 1)->tickets().empty());
+  EXPECT_EQ(sink.records().size(), records + 2);
+  EXPECT_EQ(Tickets(*lead.Fetch(1, b, 1)), (std::vector<uint64_t>{2}));
+  ASSERT_TRUE(lead.Fetch(1, b, 0, {2}).ok());
+  EXPECT_EQ(Tickets(*lead.Fetch(0, a, 1)), (std::vector<uint64_t>{3}));
+  EXPECT_EQ(servers.Status().workers(0).waiting_for(), "");
+  ASSERT_TRUE(lead.Leave(1, b).ok());
+  EXPECT_EQ(lead.Fetch(0, a, 1, {3})->state(), v1::FetchTicketsReply::TRAINING);
+}
+
+TEST(Lead, TellsWhoTheRampKeepsOutWhatItWaitsFor) {
+  TestServers servers(TestJob({"training.epochs=1", "schedule.ramp_epochs=0.1"}));  // 10 batches, 2 workers
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  const auto reply = lead.Fetch(1, b, 1);
+  EXPECT_EQ(reply->state(), v1::FetchTicketsReply::WAIT);
+  EXPECT_FLOAT_EQ(reply->retry_seconds(), 0.2f);
+  EXPECT_EQ(reply->reason(),
+            "the worker ramp (schedule.ramp_epochs), which admits 1 of 2 workers so far, those of "
+            "the lowest slots");
+  std::vector<uint64_t> held;
+  for (int k = 0; k < 10; ++k) {
+    EXPECT_EQ(lead.Fetch(1, b, 1)->state(), v1::FetchTicketsReply::WAIT);
+    held = Tickets(*lead.Fetch(0, a, 1, held));
+    ASSERT_EQ(held.size(), 1u);
+  }
+  EXPECT_EQ(Tickets(*lead.Fetch(1, b, 1)), (std::vector<uint64_t>{10}));
+  // Whoever is there goes on, and who has left waits for nothing.
+  EXPECT_EQ(servers.Status().workers(1).waiting_for(), "");
+}
+
 TEST(Lead, WhatALeaverHeldIsDealtAgain) {
   TestServers servers(TestJob());
   LeadClient lead(servers);

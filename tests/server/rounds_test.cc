@@ -8,6 +8,7 @@
 namespace foreshard {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
@@ -148,7 +149,10 @@ TEST_F(Rounds, ShutdownAnswersThoseWhoWait) {
   AwaitWaiting("pushes of workers 1");
   servers->servers[0]->Shutdown();
   waiting.join();
-  EXPECT_EQ(fetched.status.code(), Code::kUnavailable) << fetched.status;
+  // gRPC itself cancels a call that comes just while the server ends; to workers both
+  // say that it is going away.
+  EXPECT_THAT(fetched.status.code(), AnyOf(Code::kUnavailable, Code::kCancelled))
+      << fetched.status;
 }
 
 TEST_F(Rounds, ALostMemberEndsTheJobByName) {

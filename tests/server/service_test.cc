@@ -227,6 +227,15 @@ TEST(Exchange, CountsStalenessAndBytesExactly) {
   EXPECT_GT(status.pull_bytes(), status.pull_uncompressed_bytes());
   EXPECT_EQ(status.gap_count(), 4);
   EXPECT_GT(status.gap_sum(), 0);
+  // All of that was the first segment's.
+  ASSERT_GT(status.segments_size(), 1);
+  EXPECT_EQ(status.segments(0).pushes(), 4);
+  EXPECT_DOUBLE_EQ(status.segments(0).staleness_mean(), 0.75);
+  EXPECT_EQ(status.segments(0).staleness_max(), 3);
+  EXPECT_DOUBLE_EQ(status.segments(0).gap_mean(), status.gap_sum() / 4);
+  EXPECT_DOUBLE_EQ(status.segments(0).surprise_mean(), status.surprise_sum() / 4);
+  EXPECT_EQ(status.segments(1).pushes(), 0);
+  EXPECT_EQ(status.segments(1).gap_mean(), 0);
   ASSERT_EQ(status.workers_size(), 2);
   EXPECT_EQ(status.workers(0).pushes(), 1);
   EXPECT_EQ(status.workers(0).staleness_max(), 3);

@@ -169,6 +169,18 @@ TEST(Progress, SkippedBatchesAreNamedWhereThereAreAny) {
               AllOf(HasSubstr("tiny is trained"), HasSubstr(named)));
 }
 
+TEST(Progress, DiscardedBatchesAreNamedWhereThereAreAny) {
+  EXPECT_THAT(Summary(Job(), ToHalfWay(), true, "completed", 15, ""), Not(HasSubstr("discarded")));
+  History history;
+  RunFigures figures = HalfWay();
+  figures.discarded_batches = 12;
+  history.Add(0, figures);
+  const std::string named = "12 of 300 gradients came later than update.delay_threshold";
+  EXPECT_THAT(absl::StrJoin(ProgressBlock(Job(), history, 15, 200), "\n"), HasSubstr(named));
+  EXPECT_THAT(ProgressLine(history, 15), HasSubstr(named));
+  EXPECT_THAT(Summary(Job(), history, true, "completed", 15, ""), HasSubstr(named));
+}
+
 TEST(Progress, SummaryOfARunThatDivergedDoesNotCallItTrained) {
   History history;
   RunFigures figures = HalfWay();

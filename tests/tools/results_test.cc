@@ -36,6 +36,7 @@ History TwoEpochs() {
   for (int second = 0; second <= 4; ++second) {
     figures.batches = 6 * second;
     figures.skipped_batches = second;
+    figures.discarded_batches = second == 4 ? 3 : 0;
     figures.updates = 5 * second;
     figures.completed_epochs = second / 2;
     figures.examples = 50 * second;
@@ -84,6 +85,7 @@ TEST(ResultsJson, HasTheFieldsThatOtherProgramsRead) {
   EXPECT_EQ(json["epochs"], 2);
   EXPECT_EQ(json["updates"], 20);
   EXPECT_EQ(json["skipped_batches"], 4);
+  EXPECT_EQ(json["discarded_batches"], 3);
   EXPECT_EQ(json["examples"], 200);
   EXPECT_EQ(json["test_accuracy"], 0.8125);
   EXPECT_EQ(json["test_loss"], 0.6);

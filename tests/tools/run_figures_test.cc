@@ -36,6 +36,9 @@ std::vector<v1::StatusReply> TwoServers() {
     server.set_pull_bytes(1000);
     server.set_pull_uncompressed_bytes(1000);
     for (bool statistic : {false, false, true}) server.add_segments()->set_statistic(statistic);
+    server.mutable_segments(1)->set_segment(7);
+    server.mutable_segments(1)->set_staleness_mean(1.5);
+    server.mutable_segments(1)->set_surprise_mean(0.25);
     v1::WorkerStatus* worker = server.add_workers();
     worker->set_worker(1);
     worker->set_incarnation(77);
@@ -72,6 +75,11 @@ TEST(Combine, SumsOverServersAndTakesProgressFromTheLead) {
   EXPECT_EQ(figures.staleness_max, 9u);
   EXPECT_THAT(figures.staleness_counts, ElementsAre(4, 6, 6, 2, 2));
   EXPECT_DOUBLE_EQ(figures.gap_mean(), 0.2);
+  ASSERT_EQ(figures.segments.size(), 6u);
+  EXPECT_EQ(figures.segments[4].id, 7u);
+  EXPECT_EQ(figures.segments[4].staleness_mean, 1.5);
+  EXPECT_EQ(figures.segments[4].surprise_mean, 0.25);
+  EXPECT_TRUE(figures.segments[5].statistic);
   EXPECT_EQ(figures.push_bytes, 200u);
   EXPECT_DOUBLE_EQ(CompressionRatio(figures.push_uncompressed_bytes, figures.push_bytes), 32);
 }
@@ -108,6 +116,24 @@ TEST(Combine, BatchesWithoutAFiniteGradientAreNoUpdates) {
   servers[1].set_pushes_skipped(2 * 30);
   EXPECT_EQ(Combine(servers).skipped_batches, 12u);
   EXPECT_EQ(Combine(servers).updates, 0u);
+  // Nothing is taken off twice.
+  servers[1].set_pushes_stale(2 * 30);
+  EXPECT_EQ(Combine(servers).updates, 0u);
+  EXPECT_EQ(Combine(servers).discarded_batches, 0u);
+}
+
+// Segments decide one by one whether a gradient came too late.
+TEST(Combine, DiscardedPushesAreCountedInWholeGradients) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  servers[0].set_pushes_stale(2 * 3);
+  servers[1].set_pushes_stale(2 * 2 + 1);
+  servers[0].set_pushes_skipped(2 * 4);
+  servers[1].set_pushes_skipped(2 * 4);
+  const RunFigures figures = Combine(servers);
+  EXPECT_EQ(figures.skipped_batches, 4u);
+  EXPECT_EQ(figures.discarded_batches, 2u);  // 11 pushes of 4 segments
+  EXPECT_EQ(figures.updates, 12u - 4 - 2);
+  EXPECT_EQ(figures.pushes_stale, 11u);
 }
 
 TEST(RunFigures, DivergedIsMoreThanHalfOfTheBatches) {

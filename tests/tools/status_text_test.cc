@@ -56,6 +56,27 @@ TEST(StatusText, NothingIsWaitedForInAHealthyJob) {
   EXPECT_THAT(StatusText({"a:1"}, {Server(0, 1)}), StartsWith("waiting for: nothing\n"));
 }
 
+TEST(StatusText, SaysWhoIsDealtNothingAndWhatWasDiscarded) {
+  v1::StatusReply lead = Server(0, 1);
+  lead.set_epochs(2);
+  lead.set_total_tickets(10);
+  lead.set_completed_tickets(5);
+  lead.set_pushes_stale(4);
+  lead.add_segments();
+  lead.add_segments();
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    v1::WorkerStatus* worker = lead.add_workers();
+    worker->set_worker(slot);
+    worker->set_state("training");
+  }
+  lead.mutable_workers(1)->set_waiting_for("the worker ramp");
+  const std::string text = StatusText({"a:1"}, {lead});
+  EXPECT_THAT(text, HasSubstr("worker 1 waits for the worker ramp\n"));
+  EXPECT_THAT(text, Not(HasSubstr("worker 0 waits")));
+  EXPECT_THAT(text, HasSubstr("2 of 5 gradients came later than update.delay_threshold"));
+  EXPECT_THAT(text, HasSubstr("3 updates"));
+}
+
 TEST(MessageToJson, NumbersAreNumbersAndNamesAreTheFields) {
   v1::StatusReply reply = Server(1, 2);
   reply.set_push_bytes(1ull << 53);

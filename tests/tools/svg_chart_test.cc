@@ -47,6 +47,87 @@ TEST(LineChart, DrawsEverySeriesAndBreaksAtNaN) {
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
 }
 
+TEST(LineChart, SpreadsAreBandsOrBars) {
+  Chart chart = {.id = "c",
+                 .series = {{.name = "one",
+                             .points = {{0, 1}, {1, 2}},
+                             .spread = {{0.5, 1.5}, {1.5, 4}}},
+                            {.name = "two", .points = {{0, 1}, {1, 2}}}}};
+  const std::string bands = LineChart(chart);
+  EXPECT_THAT(bands, HasSubstr("class=\"band s0\" d=\"M64.0"));
+  EXPECT_THAT(bands, Not(HasSubstr("band s1")));
+  EXPECT_THAT(bands, HasSubstr(">4</text>"));  // the axis reaches over the spread
+  chart.spread = SpreadStyle::kBars;
+  const std::string bars = LineChart(chart);
+  EXPECT_THAT(bars, HasSubstr("class=\"bars s0\""));
+  EXPECT_THAT(bars, Not(HasSubstr("class=\"band")));
+}
+
+TEST(LineChart, AnAxisOfPowersHasEqualStepsForEqualFactors) {
+  const std::string svg = LineChart(
+      {.id = "c", .series = {{"s", {{0, 9}, {1, 1}, {10, 2}, {100, 3}}}}, .x_log = true});
+  // 64 to 624 over two decades; 0 has no place.
+  EXPECT_THAT(svg, HasSubstr("d=\"M64.0 274.0 L344.0"));
+  EXPECT_THAT(svg, HasSubstr("L624.0"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(LineChart({.id = "c", .series = {{"s", {{-1, 9}, {0, 1}}}}, .x_log = true}),
+              HasSubstr("no data"));
+}
+
+TEST(LineChart, ALongLegendHasRowsAndMovesTheChartDown) {
+  Chart chart = {.id = "c"};
+  for (int i = 0; i < 13; ++i) {
+    chart.series.push_back({"a series of some length " + std::to_string(i), {{0, i}, {1, i}}});
+  }
+  const std::string svg = LineChart(chart);
+  EXPECT_THAT(svg, HasSubstr("viewBox=\"0 0 640 4"));
+  // The thirteenth has the first one's colour and another pattern.
+  EXPECT_THAT(svg, HasSubstr("class=\"line s0\" stroke-dasharray=\"\""));
+  EXPECT_THAT(svg, HasSubstr("class=\"line s0\" stroke-dasharray=\"7 4\""));
+}
+
+TEST(LineChart, TicksBoundAndReferenceAreAsGiven) {
+  const std::string svg = LineChart({.id = "c",
+                                     .series = {{"s", {{8, 10}, {64, 90}}, true}},
+                                     .y_min = 80,
+                                     .x_log = true,
+                                     .x_ticks = {8, 32, 64},
+                                     .reference = 92,
+                                     .reference_label = "N = 1 & more"});
+  EXPECT_THAT(svg, HasSubstr(">32</text>"));
+  EXPECT_THAT(svg, HasSubstr(">80</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr(">10</text>")));
+  EXPECT_THAT(svg, HasSubstr("clip-path=\"url(#c-clip)\""));
+  EXPECT_THAT(svg, HasSubstr("N = 1 &amp; more"));
+}
+
+TEST(DotChart, HasADotAValueAndAStrokeAtTheMean) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string svg = DotChart({.id = "d",
+                                    .rows = {{"first", {90, 91, nan}, "90.50"},
+                                             {"far", {10}, "10.00"},
+                                             {"none", {}}},
+                                    .x_min = 85,
+                                    .reference = 92,
+                                    .reference_label = "goal"});
+  EXPECT_THAT(svg, HasSubstr("<title>first: 90</title>"));
+  EXPECT_THAT(svg, HasSubstr("<title>first: 91</title>"));
+  EXPECT_THAT(svg, HasSubstr("class=\"mean s0\""));
+  EXPECT_THAT(svg, HasSubstr("class=\"outside s1\""));
+  EXPECT_THAT(svg, HasSubstr(">none</text>"));
+  EXPECT_THAT(svg, HasSubstr("goal"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(DotChart({.id = "d", .rows = {{"none", {}}}}), HasSubstr("no data"));
+}
+
+TEST(StandaloneSvg, BringsItsStyle) {
+  const std::string svg = StandaloneSvg(LineChart({.id = "c", .series = {{"s", {{0, 1}, {1, 2}}}}}));
+  EXPECT_THAT(svg, ::testing::StartsWith("<svg viewBox"));
+  EXPECT_THAT(svg, HasSubstr(" xmlns=\"http://www.w3.org/2000/svg\"><style>"));
+  EXPECT_THAT(svg, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
+}
+
 TEST(LineChart, FlatAndSingleLinesHaveAFrame) {
   for (const std::vector<std::pair<double, double>>& points :
        {std::vector<std::pair<double, double>>{{1, 5}}, {{1, 0}, {2, 0}}, {{3, 7}, {4, 7}}}) {

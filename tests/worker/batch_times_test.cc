@@ -1,5 +1,7 @@
 #include "worker/batch_times.h"
 
+#include <unistd.h>
+
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -22,8 +24,8 @@ class BatchTimesTest : public ::testing::Test {
     std::remove(trace_.c_str());
     std::remove(record_.c_str());
   }
-  const std::string trace_ = ::testing::TempDir() + "batch_times_test.trace.csv";
-  const std::string record_ = ::testing::TempDir() + "batch_times_test.record.csv";
+  const std::string trace_ = ::testing::TempDir() + std::to_string(getpid()) + ".batch_times_test.trace.csv";
+  const std::string record_ = ::testing::TempDir() + std::to_string(getpid()) + ".batch_times_test.record.csv";
 };
 
 TEST_F(BatchTimesTest, FollowsATraceAndBeginsItAgain) {

@@ -37,6 +37,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     int pending_repairs = 0;  // REPAIRs of a segment that are answered with PENDING
     uint64_t tickets = 0;
     uint32_t epochs = 1;
+    bool hold_tickets = false;  // as after HoldTicketsBack(true)
   };
   struct State {
     std::vector<float> values;
@@ -85,6 +86,21 @@ class FakeShard final : public v1::ParameterServer::Service,
   void Hold(std::set<uint32_t> segments) {
     absl::MutexLock lock(&mutex_);
     held_ = std::move(segments);
+  }
+  // While true the lead deals nothing and says that the worker is to wait.
+  void HoldTicketsBack(bool hold) {
+    absl::MutexLock lock(&mutex_);
+    hold_tickets_ = hold;
+  }
+  // Tickets that are dealt and not reported as completed.
+  uint64_t tickets_out() const {
+    absl::MutexLock lock(&mutex_);
+    return next_ticket_ - completed_.size();
+  }
+  // The times that a worker was told to wait.
+  int waits() const {
+    absl::MutexLock lock(&mutex_);
+    return waits_;
   }
   void set_incarnation(uint64_t incarnation) {
     absl::MutexLock lock(&mutex_);
@@ -205,15 +221,17 @@ class FakeShard final : public v1::ParameterServer::Service,
     ++ticket_fetches_;
     reply->set_repair_ticket(repair_ticket_);
     for (uint32_t k = 0; k < request->count() && next_ticket_ < options_.tickets; ++k) {
-      reply->add_tickets(next_ticket_++);
+      if (!hold_tickets_) reply->add_tickets(next_ticket_++);
     }
     most_out_ = std::max(most_out_, static_cast<int>(next_ticket_ - completed_.size()));
     if (completed_.size() == options_.tickets) {
       reply->set_state(v1::FetchTicketsReply::FINISHED);
       reply->set_reason("all epochs are done");
     } else if (reply->tickets().empty()) {
+      ++waits_;
       reply->set_state(v1::FetchTicketsReply::WAIT);
       reply->set_retry_seconds(0.01f);
+      reply->set_reason("something");
     }
     return grpc::Status::OK;
   }
@@ -391,6 +409,8 @@ class FakeShard final : public v1::ParameterServer::Service,
   int beats_ ABSL_GUARDED_BY(mutex_) = 0;
   int last_beats_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t registrations_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool hold_tickets_ ABSL_GUARDED_BY(mutex_) = options_.hold_tickets;
+  int waits_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
   int most_out_ ABSL_GUARDED_BY(mutex_) = 0;

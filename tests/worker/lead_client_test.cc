@@ -1,9 +1,11 @@
 #include "worker/lead_client.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -43,8 +45,9 @@ TEST(LeadClient, DealsEveryTicketAndEnds) {
     const auto ticket = lead->NextTicket();
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     if (!ticket->has_value()) break;
-    EXPECT_TRUE(seen.insert(**ticket).second);
-    lead->Completed(**ticket);
+    EXPECT_TRUE(seen.insert((*ticket)->number).second);
+    EXPECT_FALSE((*ticket)->waited);
+    lead->Completed((*ticket)->number);
   }
   EXPECT_EQ(seen.size(), 200u);
   EXPECT_EQ(server.completed().size(), 200u);
@@ -60,7 +63,7 @@ TEST(LeadClient, HoldsFewTicketsAtATime) {
   for (int k = 0; k < 100; ++k) {
     const auto ticket = lead->NextTicket();
     ASSERT_TRUE(ticket.ok());
-    lead->Completed(**ticket);
+    lead->Completed((*ticket)->number);
   }
   // Eight in hand at most, and what is finished but not yet reported.
   EXPECT_LE(server.most_tickets_out(), 8 + 100);
@@ -88,10 +91,10 @@ TEST(LeadClient, LeavingReportsWhatIsCompleted) {
   auto lead = Registered(server);
   const auto ticket = lead->NextTicket();
   ASSERT_TRUE(ticket.ok());
-  lead->Completed(**ticket);
+  lead->Completed((*ticket)->number);
   lead->Leave("interrupted");
   const std::vector<uint64_t> completed = server.completed();
-  EXPECT_EQ(std::count(completed.begin(), completed.end(), **ticket), 1);
+  EXPECT_EQ(std::count(completed.begin(), completed.end(), (*ticket)->number), 1);
   EXPECT_EQ(server.leaves(), std::vector<std::string>{"interrupted"});
 }
 
@@ -114,6 +117,37 @@ TEST(LeadClient, GoesOnWithTicketsInHandThenGivesUp) {
   lead->Leave("the lead is gone");  // does not insist
 }
 
+TEST(LeadClient, CompletesTicketsTogether) {
+  FakeShard server(SmallPlan(), {.tickets = 30});
+  auto lead = Registered(server);
+  std::vector<uint64_t> taken;
+  for (int k = 0; k < 20; ++k) taken.push_back(lead->NextTicket()->value().number);
+  lead->Completed(taken.back(), absl::MakeConstSpan(taken).subspan(0, 19));
+  lead->Leave("interrupted");
+  std::vector<uint64_t> completed = server.completed();
+  std::sort(completed.begin(), completed.end());
+  EXPECT_EQ(completed, taken);
+}
+
+TEST(LeadClient, SaysWhenTheLeadHasNothingToDeal) {
+  FakeShard server(SmallPlan(), {.tickets = 5});
+  auto lead = Registered(server);
+  std::vector<uint64_t> taken;
+  // Nothing is completed, so the lead cannot end the job.
+  while (lead->AwaitTicket()) taken.push_back(lead->NextTicket()->value().number);
+  EXPECT_EQ(taken.size(), 5u);
+  EXPECT_FALSE(lead->AwaitTicket());
+  lead->Completed(taken.back(), absl::MakeConstSpan(taken).subspan(0, 4));
+  EXPECT_FALSE(lead->NextTicket()->has_value());
+  EXPECT_TRUE(lead->AwaitTicket());  // there is an answer: the end
+  FakeShard other(SmallPlan(), {.tickets = 1});
+  std::atomic<bool> stop{true};
+  auto stopped = Registered(other, &stop);
+  while (stopped->AwaitTicket() && stopped->NextTicket().ok()) {
+  }
+  EXPECT_EQ(stopped->NextTicket().status().code(), absl::StatusCode::kCancelled);
+}
+
 TEST(LeadClient, StopsWaitingWhenAsked) {
   FakeShard server(SmallPlan(), {.tickets = 1});
   std::atomic<bool> stop{false};
@@ -128,7 +162,7 @@ TEST(LeadClient, AWaitForATicketEndsWhereMomentumIsWanted) {
   FakeShard server(SmallPlan(), {.tickets = 1});
   auto lead = Registered(server);
   lead->AwaitTicketOrRepair(0);
-  ASSERT_EQ(lead->NextTicket().value(), 0u);
+  ASSERT_EQ(lead->NextTicket().value()->number, 0u);
   EXPECT_EQ(lead->repair_ticket(), 0u);
   server.set_repair_ticket(10);
   lead->AwaitTicketOrRepair(0);  // no ticket comes any more, nor is the job over
@@ -150,6 +184,65 @@ TEST(LeadClient, WatchesForRepairsDuringALongBatch) {
   server.set_repair_ticket(10);
   while ((*lead)->repair_ticket() == 0) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_EQ((*lead)->repair_ticket(), 10u);
+}
+
+TEST(LeadClient, SaysWhichTicketsWereWaitedFor) {
+  FakeShard server(SmallPlan(), {.tickets = 1000, .hold_tickets = true});
+  auto lead = Registered(server);
+  std::thread release([&] {
+    while (server.waits() < 3) absl::SleepFor(absl::Milliseconds(1));
+    server.HoldTicketsBack(false);
+  });
+  auto ticket = lead->NextTicket();
+  release.join();
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_TRUE((*ticket)->waited);
+  // Those that came with it were not waited for.
+  for (int k = 0; k < 5; ++k) {
+    lead->Completed((*ticket)->number);
+    ticket = lead->NextTicket();
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_FALSE((*ticket)->waited);
+  }
+}
+
+// A ticket that is held back while an earlier one is under way comes with the reply to
+// that one's push, unless it comes after it.
+TEST(LeadClient, ATicketThatComesBeforeThePushIsAnsweredWasNotWaitedFor) {
+  FakeShard server(SmallPlan(), {.tickets = 1000});
+  auto lead = Registered(server);
+  const auto first = lead->NextTicket();
+  ASSERT_TRUE(first.ok());
+  server.HoldTicketsBack(true);
+  std::vector<uint64_t> under_way;
+  // Uses up what is in hand, until the lead has said no.
+  std::thread release([&] {
+    while (server.waits() < 2) absl::SleepFor(absl::Milliseconds(1));
+    server.HoldTicketsBack(false);
+  });
+  for (int waits = 0; waits < 2; waits = server.waits()) {
+    const auto ticket = lead->NextTicket();
+    ASSERT_TRUE(ticket.ok());
+    EXPECT_FALSE((*ticket)->waited);
+    under_way.push_back((*ticket)->number);
+  }
+  release.join();
+  EXPECT_GE(under_way.size(), 1u);
+}
+
+TEST(LeadClient, WhoHasWorkDoesNotAskAgainAndAgain) {
+  FakeShard server(SmallPlan(), {.tickets = 2});
+  auto lead = Registered(server);
+  const auto first = lead->NextTicket(), second = lead->NextTicket();
+  ASSERT_TRUE(first.ok() && second.ok());
+  while (server.waits() == 0) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_EQ(server.waits(), 1);
+  lead->Completed((*first)->number);
+  lead->Completed((*second)->number);
+  const auto none = lead->NextTicket();
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE(none->has_value());
 }
 
 TEST(LeadClient, IsFenced) {

@@ -508,6 +508,52 @@ TEST_F(ParameterClientTest, PushesTheAverageOfTheStatisticsEveryFewSteps) {
   EXPECT_GT(client->traffic().statistics_push_bytes, 0u);
 }
 
+// Local steps of elastic rules: noted one by one, also while a push is under way.
+TEST_F(ParameterClientTest, StatisticsOfStepsBetweenPushesGoWithTheNext) {
+  StartServers();
+  auto client = Connected(Options());  // every third step
+  const uint32_t segment = TrainableSegments();
+  std::vector<float> gradient = Gradient(0), statistics(kStatistics);
+  const auto note = [&](float value) {
+    std::fill(statistics.begin(), statistics.end(), value);
+    client->NoteStatistics(statistics.data());
+  };
+  for (const float value : {1.0f, 2.0f, 3.0f, 6.0f}) note(value);
+  ServerOf(segment).Hold({segment});
+  ASSERT_TRUE(client->Push({.ticket = 4, .gradient = gradient.data()}).ok());
+  for (const float value : {9.0f, 9.0f}) note(value);
+  ServerOf(segment).Hold({});
+  ASSERT_TRUE(client->Finish().ok());
+  EXPECT_EQ(ServerOf(segment).state(segment).applied, 1u);
+  EXPECT_FLOAT_EQ(ServerOf(segment).state(segment).values[0], 3);
+  ASSERT_TRUE(client->Push({.ticket = 6, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  EXPECT_EQ(ServerOf(segment).state(segment).applied, 1u);  // two are not enough
+  note(3);
+  ASSERT_TRUE(client->Push({.ticket = 7, .gradient = gradient.data(), .finite = false}).ok());
+  ASSERT_TRUE(client->Push({.ticket = 8, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  EXPECT_EQ(ServerOf(segment).state(segment).applied, 2u);
+  EXPECT_FLOAT_EQ(ServerOf(segment).state(segment).values[0], 7);
+}
+
+TEST_F(ParameterClientTest, APushTellsOfAllItsTicketsAndOfTheClock) {
+  StartServers();
+  auto client = Connected(Options());
+  EXPECT_EQ(client->clock(0), 0u);
+  std::vector<float> gradient = Gradient(0);
+  ASSERT_TRUE(
+      client->Push({.ticket = 9, .earlier = {4, 7}, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  ASSERT_EQ(acknowledged().size(), 1u);
+  EXPECT_EQ(acknowledged()[0].ticket, 9u);
+  EXPECT_THAT(acknowledged()[0].earlier, ::testing::ElementsAre(4, 7));
+  for (uint32_t id = 0; id < TrainableSegments(); ++id) EXPECT_EQ(client->clock(id), 9u);
+  ASSERT_TRUE(client->Push({.ticket = 10, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  EXPECT_THAT(acknowledged()[1].earlier, ::testing::IsEmpty());
+}
+
 TEST_F(ParameterClientTest, CountsWholeMessagesOfTrainableSegments) {
   StartServers();
   auto client = Connected(Options());

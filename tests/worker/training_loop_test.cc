@@ -1,5 +1,7 @@
 #include "worker/training_loop.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,9 +31,12 @@ class TrainingLoopTest : public ::testing::Test {
  protected:
   TrainingLoopTest() : model_(kInputs), data_(100, kInputs) {}
 
-  void Start(uint64_t tickets) {
+  void Start(uint64_t tickets, bool hold_tickets = false) {
+    Start(FakeShard::Options{.tickets = tickets, .hold_tickets = hold_tickets});
+  }
+  void Start(const FakeShard::Options& server) {
     plan_ = ShardPlan::Create(model_.schema(), {.shards = 1}).value();
-    server_ = std::make_unique<FakeShard>(plan_, FakeShard::Options{.tickets = tickets});
+    server_ = std::make_unique<FakeShard>(plan_, server);
     lead_ = LeadClient::Register({.address = server_->address(), .stop = &stop_}).value();
     ParameterClientOptions options;
     options.servers = {server_->address()};
@@ -42,7 +48,7 @@ class TrainingLoopTest : public ::testing::Test {
     options.stop = &stop_;
     options.connect_seconds = 20;
     options.acknowledged = [this](const PushFigures& push) {
-      lead_->Completed(push.ticket);
+      lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
       if (after_push_) after_push_(push.ticket);
     };
@@ -50,7 +56,6 @@ class TrainingLoopTest : public ::testing::Test {
     model_.InitialValues(1, client_->parameters());
     first_.assign(client_->parameters(), client_->parameters() + kInputs);
     ASSERT_TRUE(client_->Initialise({client_->parameters(), model_.schema().elements()}).ok());
-    ASSERT_TRUE(client_->Pull(Parameters::kAsSent).ok());
     computer_ = std::make_unique<GradientComputer>(GradientOptions{.seed = 3, .batch_size = 10},
                                                    &model_, &data_);
   }
@@ -107,9 +112,76 @@ TEST_F(TrainingLoopTest, TrainsOnEveryTicketAsOneProcessWould) {
   EXPECT_EQ(figures.push_uncompressed_bytes(), 40 * kInputs * 4);
 }
 
+// Elastic averaging by hand, alone with the center: three exchanges of seven steps, and
+// one of what is left when the lead has nothing more to deal.
+TEST_F(TrainingLoopTest, ElasticStepsOnEveryTicketAndLeavesNoneBehind) {
+  Start({.eta = -1, .tickets = 25});
+  ElasticOptions elastic;
+  elastic.local.momentum = 0.9f;
+  elastic.elasticity = 0.25f;
+  elastic.local_steps = 7;
+  elastic.schedule = {.learning_rate = 0.1, .batches_per_epoch = 10};
+  ElasticSteps use(elastic, plan_, model_.schema(), client_.get());
+  const absl::Status status = Run({.use = &use});
+  ASSERT_TRUE(status.ok()) << status;
+  lead_->Leave("finished");
+  std::vector<uint64_t> completed = server_->completed();
+  std::sort(completed.begin(), completed.end());
+  std::vector<uint64_t> all(25);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(completed, all);
+  EXPECT_EQ(server_->state(0).applied, 4u);
+
+  RegressionModel model(kInputs);
+  GradientComputer computer({.seed = 3, .batch_size = 10}, &model, &data_);
+  std::vector<float> x = first_, at = first_, center = first_, v(kInputs);
+  at.resize(2 * kInputs);
+  OpenGate gate;
+  for (uint64_t ticket = 0; ticket < 25; ++ticket) {
+    for (uint32_t k = 0; k < kInputs; ++k) at[k] = x[k] - 0.1f * 0.9f * v[k];
+    ASSERT_TRUE(computer.Compute(ticket, at.data(), gate).ok());
+    for (uint32_t k = 0; k < kInputs; ++k) {
+      v[k] = 0.9f * v[k] + computer.gradient()[k];
+      x[k] -= 0.1f * v[k];
+    }
+    if (ticket % 7 != 6 && ticket != 24) continue;
+    for (uint32_t k = 0; k < kInputs; ++k) {
+      const float e = 0.25f * (x[k] - center[k]);
+      center[k] += e;
+      x[k] -= e;
+    }
+  }
+  for (uint32_t k = 0; k < kInputs; ++k) {
+    EXPECT_EQ(server_->state(0).values[k], center[k]) << k;
+  }
+  EXPECT_EQ(progress_.Figures({}).steps(), 25u);
+}
+
+// Asked to stop, a worker leaves the center what it has.
+TEST_F(TrainingLoopTest, AStopExchangesWhatIsLeft) {
+  Start({.eta = -1, .tickets = 1'000'000});
+  ElasticOptions elastic;
+  elastic.local_steps = 1000;
+  elastic.schedule = {.learning_rate = 0.1, .batches_per_epoch = 10};
+  ElasticSteps use(elastic, plan_, model_.schema(), client_.get());
+  int steps = 0;
+  EXPECT_EQ(Run({.use = &use,
+                 .fenced =
+                     [&] {
+                       if (++steps == 10) stop_ = true;
+                       return absl::OkStatus();
+                     }})
+                .code(),
+            absl::StatusCode::kCancelled);
+  lead_->Leave("interrupted");
+  EXPECT_EQ(server_->state(0).applied, 1u);
+  EXPECT_EQ(server_->completed().size(), progress_.Figures({}).steps());
+  EXPECT_GE(server_->completed().size(), 9u);
+}
+
 TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
-  const std::string trace = ::testing::TempDir() + "training_loop_test.trace.csv";
-  const std::string record = ::testing::TempDir() + "training_loop_test.record.csv";
+  const std::string trace = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.trace.csv";
+  const std::string record = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.record.csv";
   const BatchTrace pace = {{1}, {1}, {0.03, 0.01}};
   std::ofstream(trace) << PrintTrace(pace);
   auto times = BatchTimes::Open({.record = record, .pace = trace});
@@ -135,7 +207,7 @@ TEST_F(TrainingLoopTest, KeepsToATraceAndWritesDownWhatEachStepTook) {
 }
 
 TEST_F(TrainingLoopTest, AStopEndsAPause) {
-  const std::string trace = ::testing::TempDir() + "training_loop_test.long.csv";
+  const std::string trace = ::testing::TempDir() + std::to_string(getpid()) + ".training_loop_test.long.csv";
   std::ofstream(trace) << PrintTrace({{1e6}, {1e6}, {1e-6, 1e6}});
   auto times = BatchTimes::Open({.pace = trace});
   ASSERT_TRUE(times.ok()) << times.status();
@@ -183,12 +255,64 @@ TEST_F(TrainingLoopTest, AnErrorOfAServerEndsTheRun) {
 TEST_F(TrainingLoopTest, NotesStepsThatAreSkipped) {
   Start(5);
   // Whoever holds parameters that are not finite computes no finite gradient.
-  std::fill(client_->parameters(), client_->parameters() + kInputs,
-            std::numeric_limits<float>::infinity());
-  ASSERT_TRUE(Run().ok());
+  int steps = 0;
+  const auto before_step = [&] {
+    if (++steps != 2) return absl::OkStatus();
+    const absl::Status finished = client_->Finish();
+    std::fill(client_->parameters(), client_->parameters() + kInputs,
+              std::numeric_limits<float>::infinity());
+    return finished;
+  };
+  ASSERT_TRUE(Run({.fenced = before_step}).ok());
   EXPECT_EQ(server_->state(0).skipped, 1u);
   EXPECT_EQ(server_->state(0).applied, 4u);
   EXPECT_EQ(progress_.Figures({}).skipped_steps(), 1u);
+}
+
+// Reads of the first segment so far.
+int Reads(const FakeShard& server) {
+  int reads = 0;
+  for (const v1::ExchangeRequest& request : server.requests()) {
+    reads += request.header().kind() == v1::ExchangeHeader::READ && request.header().segment() == 0;
+  }
+  return reads;
+}
+
+TEST_F(TrainingLoopTest, FetchesNoParametersBeforeItsFirstTicketComes) {
+  Start(3, true);
+  int reads_before = -1;
+  std::thread release([&] {
+    while (server_->waits() < 3) absl::SleepFor(absl::Milliseconds(1));
+    reads_before = Reads(*server_);
+    server_->HoldTicketsBack(false);
+  });
+  ASSERT_TRUE(Run().ok());
+  release.join();
+  EXPECT_EQ(reads_before, 0);
+  EXPECT_EQ(Reads(*server_), 1);
+}
+
+TEST_F(TrainingLoopTest, FetchesNewParametersForATicketThatWasWaitedFor) {
+  Start(1000);
+  std::thread release;
+  uint64_t held_back_at = 0;
+  after_push_ = [&](uint64_t ticket) {
+    if (ticket != 20) return;
+    server_->HoldTicketsBack(true);
+    release = std::thread([this] {
+      while (server_->tickets_out() > 0) absl::SleepFor(absl::Milliseconds(1));
+      server_->HoldTicketsBack(false);
+    });
+  };
+  const auto until_read = [&] {
+    if (held_back_at == 0 && Reads(*server_) == 2) held_back_at = server_->state(0).applied;
+    if (held_back_at > 0 && server_->state(0).applied > held_back_at + 20) stop_ = true;
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Run({.fenced = until_read}).code(), absl::StatusCode::kCancelled);
+  release.join();
+  EXPECT_EQ(Reads(*server_), 2);
+  EXPECT_GE(held_back_at, 20u);
 }
 
 TEST(RoundOfTicket, CountsStepsOverEpochs) {

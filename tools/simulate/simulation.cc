@@ -330,20 +330,20 @@ absl::Status Simulation::Begin(uint32_t k, uint64_t ticket, bool fresh, double n
 }
 
 absl::Status Simulation::Read(uint32_t k, uint32_t s) {
-  VirtualWorker& worker = workers_[k];
   Event event = {.kind = EventKind::kRead,
+                 .reply_codec = static_cast<uint8_t>(
+                     IsTrainable(s) ? reply_codec_->id() : CodecId::kNone),
                  .segment = s,
                  .worker = k,
                  .incarnation = kIncarnation,
-                 .held_version = worker.held_version[s],
+                 .held_version = workers_[k].held_version[s],
                  .argument = static_cast<uint64_t>(ReadMode::kSlot)};
   // Statistics segments have no member bound; rounds have slots of members only.
   if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-  float* values = worker.parameters.data() + plan_.segments()[s].begin;
-  Reply reply = {.data = reinterpret_cast<uint8_t*>(values)};
+  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  Reply reply = {.data = reply_.data()};
   const Outcome outcome = segments_[s]->Apply(event, &reply);
-  worker.held_version[s] = outcome.version;
-  worker.clock[s] = outcome.clock;
+  TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
   return absl::OkStatus();
 }
 
@@ -363,7 +363,8 @@ absl::Status Simulation::Compute(uint32_t k, double now) {
       return Diverged(now);
     }
   }
-  const bool with_statistics = step->finite && worker.statistics.Add(computer_->statistics());
+  if (step->finite) worker.statistics.Add(computer_->statistics());
+  const bool with_statistics = step->finite && worker.statistics.Take();
   worker.elements_seen = worker.lag_elements = worker.gap_elements = 0;
   worker.gap_squares = worker.surprise_squares = 0;
   worker.any_applied = worker.any_discarded = false;

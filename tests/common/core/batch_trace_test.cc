@@ -1,5 +1,7 @@
 #include "common/core/batch_trace.h"
 
+#include <unistd.h>
+
 #include <fstream>
 
 #include "gmock/gmock.h"
@@ -70,7 +72,7 @@ TEST(BatchTrace, NeedsItsHeaderAndABatch) {
 }
 
 TEST(BatchTrace, LoadsAFileAndNamesOneThatIsNotThere) {
-  const std::string path = ::testing::TempDir() + "batch_trace_test.csv";
+  const std::string path = ::testing::TempDir() + std::to_string(getpid()) + ".batch_trace_test.csv";
   std::ofstream(path) << PrintTrace({{1, 2}});
   const auto read = LoadTrace(path);
   ASSERT_TRUE(read.ok()) << read.status();

@@ -22,6 +22,14 @@ Schema SomeSchema() {
       .value();
 }
 
+TEST(JobParts, RoundsAreTheRulesOrTheJobsChoice) {
+  EXPECT_FALSE(IsSynchronous(Job()));
+  EXPECT_TRUE(IsSynchronous(Job({"update.rule=ssgd"})));
+  EXPECT_FALSE(IsSynchronous(Job({"update.rule=eamsgd", "compression.push=none"})));
+  EXPECT_TRUE(IsSynchronous(
+      Job({"update.rule=eamsgd", "compression.push=none", "update.synchronous=true"})));
+}
+
 TEST(JobParts, CountsBatches) {
   EXPECT_EQ(BatchesPerEpoch(Job(), 60'000), 938);
   EXPECT_EQ(BatchesPerEpoch(Job(), 64), 1);

@@ -28,6 +28,7 @@ TEST(JobSpec, EveryReadyJobLoadsUnderItsOwnName) {
   std::set<std::string> fingerprints;
   int jobs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kJobs)) {
+    if (entry.is_directory()) continue;  // studies
     absl::StatusOr<v1::JobSpec> job = LoadJobSpec(entry.path(), {});
     ASSERT_TRUE(job.ok()) << entry.path() << job.status();
     EXPECT_EQ(job->name(), entry.path().stem());
@@ -70,6 +71,22 @@ TEST(JobSpec, FillsInWhatTheRuleHasDefaultsFor) {
   EXPECT_FALSE(constant.has_dc_decay());
   EXPECT_EQ(DefaultJob({"update.rule=lwp"}).update().lag(), "workers");
   EXPECT_EQ(DefaultJob().update().lag(), "");
+}
+
+TEST(JobSpec, ElasticAveragingHasDefaults) {
+  const v1::JobSpec job = DefaultJob({"update.rule=eamsgd", "compression.push=none"});
+  EXPECT_EQ(job.update().local_steps(), 10);
+  EXPECT_FLOAT_EQ(job.update().elasticity(), 0.9f / 4);
+  EXPECT_EQ(job.training().max_workers(), 8);
+  const v1::JobSpec rounds = DefaultJob({"update.rule=eamsgd", "compression.push=none",
+                                         "update.synchronous=true", "update.elasticity=0.25"});
+  EXPECT_FLOAT_EQ(rounds.update().elasticity(), 0.25f);
+  EXPECT_EQ(rounds.training().max_workers(), 4);
+  // One worker's share of seven, as a float, is a little more than a seventh.
+  DefaultJob({"update.rule=eamsgd", "compression.push=none", "update.synchronous=true",
+              "training.workers=7", "update.elasticity=0.142858"});
+  EXPECT_EQ(DefaultJob().update().local_steps(), 0);
+  EXPECT_FALSE(DefaultJob().update().has_elasticity());
 }
 
 TEST(JobSpec, BoundsGoWithEveryRuleThatAllowsThem) {
@@ -212,6 +229,20 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"adam_momentum", {"update.rule=adam"}, "adam has no use for it"},
         BadCase{"dc_lambda", {"update.rule=dana_dc", "update.dc_lambda=-1"}, "update.dc_lambda: -1: make it at least 0"},
         BadCase{"dc_decay", {"update.rule=dana_dc", "update.dc_adaptive=false", "update.dc_decay=0.9"}, "only update.dc_adaptive: true uses it"},
+        BadCase{"unused_local_steps", {"update.local_steps=5"}, "update.local_steps: set: the rule dana_slim has no use"},
+        BadCase{"unused_elasticity", {"update.elasticity=0.1"}, "update.elasticity: set: the rule dana_slim has no use"},
+        BadCase{"always_asynchronous", {"update.synchronous=true"}, "update.synchronous: set: the rule dana_slim is always asynchronous"},
+        BadCase{"always_synchronous", {"update.rule=ssgd", "update.synchronous=true"}, "the rule ssgd is always synchronous"},
+        BadCase{"local_steps", {"update.rule=eamsgd", "update.local_steps=1001"}, "update.local_steps: 1001: give a whole number from 1 to 1000"},
+        BadCase{"elasticity", {"update.rule=eamsgd", "update.elasticity=1.5"}, "update.elasticity: 1.5: make it above 0 and at most 1"},
+        BadCase{"no_elasticity", {"update.rule=eamsgd", "update.elasticity=0"}, "update.elasticity: 0: make it above 0"},
+        BadCase{"round_elasticity", {"update.rule=eamsgd", "update.synchronous=true", "update.elasticity=0.3"},
+                "update.elasticity: 0.3: a synchronous round of training.workers (4) would carry the center beyond the workers' mean; make it at most 0.25"},
+        BadCase{"elastic_push", {"update.rule=eamsgd"}, "compression.push: 'one_bit': with eamsgd worker and center move by the same difference"},
+        BadCase{"elastic_reply", {"update.rule=easgd", "compression.push=none", "compression.reply=bf16"}, "compression.reply: 'bf16': with easgd"},
+        BadCase{"easgd_momentum", {"update.rule=easgd"}, "easgd has no use for it"},
+        BadCase{"eamsgd_momentum", {"update.rule=eamsgd", "update.momentum="}, "the rule eamsgd needs it"},
+        BadCase{"elastic_members", {"update.rule=eamsgd", "update.synchronous=true", "training.max_workers=6"}, "exactly training.workers"},
         BadCase{"ssp_in_rounds", {"update.rule=ssgd", "training.staleness_bound=2"}, "training.staleness_bound: set: the rule ssgd keeps its workers in step with rounds; take it out"},
         BadCase{"ssp_too_wide", {"training.staleness_bound=2000000"}, "training.staleness_bound: 2000000: give a whole number from 0 to 1048576"},
         BadCase{"ramp_in_rounds", {"update.rule=ssgd", "schedule.ramp_epochs=2"}, "schedule.ramp_epochs: set: the rule ssgd keeps its workers in step with rounds; take it out"},
@@ -220,6 +251,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"ramp_alone", {"training.workers=1", "schedule.ramp_epochs=1"}, "schedule.ramp_epochs: 1: one worker (training.workers) has nobody to admit later"},
         BadCase{"delay_in_rounds", {"update.rule=ssgd", "update.delay_threshold=2"}, "update.delay_threshold: set: the rule ssgd keeps its workers in step with rounds; take it out"},
         BadCase{"delay_worker_momentum", {"update.delay_threshold=2"}, "update.delay_threshold: set: the rule dana_slim keeps momentum at the worker, which holds a discarded gradient already; choose another rule"},
+        BadCase{"delay_elastic", {"update.rule=eamsgd", "compression.push=none", "update.delay_threshold=2"}, "update.delay_threshold: set: a worker of eamsgd has moved by the difference already that would be discarded; take it out"},
         BadCase{"delay_too_long", {"update.rule=dana_zero", "update.delay_threshold=2000000"}, "update.delay_threshold: 2000000: give a whole number from 0 to 1048576"},
         BadCase{"members", {"update.rule=ssgd", "training.max_workers=6"}, "exactly training.workers"},
         BadCase{"rate", {"schedule.learning_rate=0"}, "schedule.learning_rate: 0"},

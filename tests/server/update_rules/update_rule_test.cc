@@ -100,7 +100,8 @@ class Driver {
     const UpdateContext context{.worker = worker,
                                 .eta = number % 3 == 0 ? 0.05f : 0.1f,
                                 .version = number,
-                                .lag = number % 5};
+                                .lag = number % 5,
+                                .contributors = 1 + static_cast<uint32_t>(number % 3)};
     const std::vector<float> gradient = Numbers(100 + number, kElements);
     std::vector<float> reply(kElements);
     rule_->Begin(context);
@@ -436,6 +437,20 @@ TEST_F(FormulaTest, OrmoDa) {
   Push(1, 8);  // stamp 4, at half the rate
   EXPECT_THAT(theta_, ElementsAre(1.125f, 1.125f));
   EXPECT_THAT(reply_, ElementsAre(1.125f, 1.125f));
+}
+
+TEST_F(FormulaTest, ElasticAveragingMovesTheCenterByWhatIsPushed) {
+  for (const char* name : {"easgd", "eamsgd"}) {
+    theta_ = {4, 4};
+    Make(name);
+    Push(0);
+    EXPECT_THAT(theta_, ElementsAre(5, 5)) << name;
+    Push(1);
+    EXPECT_THAT(reply_, ElementsAre(6, 6)) << name;
+    const float mean[] = {0.5f, -1};  // of a round of three
+    rule_->Update({.contributors = 3}, {0, 2, true}, mean, theta_.data(), nullptr);
+    EXPECT_THAT(theta_, ElementsAre(7.5f, 3)) << name;
+  }
 }
 
 TEST_F(FormulaTest, Ssgd) {
