@@ -185,17 +185,22 @@ RunFigures Combine(absl::Span<const v1::StatusReply> servers) {
                                      .final = evaluation.final()});
     }
   }
+  AddWorkers(servers, &figures);
   // A skipped batch is said to every segment. Of one that is being skipped now some
   // segments may not know yet, so that it does not count; nor may it before the lead
-  // counts it as completed.
+  // counts it as completed. Local steps that are left out (elastic rules) are known to
+  // their workers only.
   if (trainable_segments > 0) {
-    figures.skipped_batches =
-        std::min(figures.pushes_skipped / trainable_segments, figures.batches);
+    uint64_t left_out = 0;
+    for (const auto* workers : {&figures.workers, &figures.past_workers}) {
+      for (const WorkerFigure& worker : *workers) left_out += worker.skipped_steps;
+    }
+    figures.skipped_batches = std::min(
+        std::max(figures.pushes_skipped / trainable_segments, left_out), figures.batches);
     figures.discarded_batches = std::min(figures.pushes_stale / trainable_segments,
                                          figures.batches - figures.skipped_batches);
   }
   figures.updates = figures.batches - figures.skipped_batches - figures.discarded_batches;
-  AddWorkers(servers, &figures);
   return figures;
 }
 

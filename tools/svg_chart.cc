@@ -273,12 +273,15 @@ std::string LineChart(const Chart& chart) {
   Begin(chart, frame.height, &svg);
   Axes(chart, frame, XTicks(chart, frame), &svg);
   Reference(chart, frame, &svg);
-  // Points may lie outside of the axes' bounds; dots at their edge do not.
-  absl::StrAppendFormat(&svg,
-                        "<clipPath id=\"%s-clip\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
-                        "height=\"%.1f\"/></clipPath>\n<g clip-path=\"url(#%s-clip)\">\n",
-                        chart.id, kLeft - 8, frame.top - 6, frame.right() - kLeft + 16,
-                        frame.bottom() - frame.top + 6, chart.id);
+  // Where the axes are bounded, lines may go beyond; dots at the edge stay whole.
+  const bool clipped = chart.y_min.has_value() || chart.y_max > 0;
+  if (clipped) {
+    absl::StrAppendFormat(&svg,
+                          "<clipPath id=\"%s-clip\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
+                          "height=\"%.1f\"/></clipPath>\n<g clip-path=\"url(#%s-clip)\">\n",
+                          chart.id, kLeft - 8, frame.top - 6, frame.right() - kLeft + 16,
+                          frame.bottom() - frame.top + 6, chart.id);
+  }
   for (size_t s = 0; s < chart.series.size(); ++s) {
     const Series& series = chart.series[s];
     const Look look = LookOf(chart, s);
@@ -308,7 +311,7 @@ std::string LineChart(const Chart& chart) {
                             x);
     }
   }
-  svg += "</g>\n";
+  if (clipped) svg += "</g>\n";
   for (size_t s = 0; s < chart.series.size(); ++s) {
     const auto& [x, y] = places[s];
     const Look look = LookOf(chart, s);

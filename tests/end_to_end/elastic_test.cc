@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/end_to_end/in_process_job.h"
 #include "tests/end_to_end/job_folder.h"
+#include "tools/simulate/simulation.h"
 
 namespace foreshard {
 namespace {
@@ -140,6 +141,31 @@ TEST(Elastic, RoundsAreThePapersSynchronousOnes) {
   for (const auto& segment : status.segments()) EXPECT_EQ(segment.version(), 6u);
 }
 
+// The simulator's workers are the daemons': where the order of arrivals is no question, so
+// is every bit.
+TEST(Elastic, TheSimulatorMakesTheSameOfIt) {
+  const std::vector<std::string> rounds = {"update.synchronous=true", "training.max_workers="};
+  for (const std::vector<std::string>& settings : {std::vector<std::string>{"training.workers=1"}, rounds}) {
+    const v1::JobSpec job = ElasticJob(settings);
+    const uint32_t count = job.training().workers();
+    InProcessServers servers(job);
+    auto workers = RunJob(job, servers, static_cast<int>(count));
+    const auto train = LoadTrainingData(job).value();
+    const auto test = LoadTestData(job).value();
+    const auto simulated =
+        Simulate({.job = job,
+                  .clock = BatchClock::Gamma({.workers = count}).value(),
+                  .train = train.get(),
+                  .test = test.get()});
+    ASSERT_TRUE(simulated.ok()) << simulated.status();
+    EXPECT_EQ(simulated->batches, kTickets);
+    EXPECT_EQ(simulated->parameters_checksum,
+              Checksum(ByteSpan(
+                  reinterpret_cast<const uint8_t*>(workers[0]->client().parameters()),
+                  workers[0]->model().schema().elements() * sizeof(float))));
+  }
+}
+
 // The center has moved by what the workers pushed; every batch was some worker's step
 // once; more steps between exchanges than a worker may hold tickets otherwise.
 TEST(Elastic, UnequalWorkersDoEveryBatchOnce) {
@@ -258,6 +284,20 @@ TEST_F(ElasticDaemonsTest, AMemberOfRoundsIsReplaced) {
       EXPECT_EQ(segment.version(), (kExamples / 2 + 6) / 7);
     }
   }
+}
+
+// A rate at which every worker runs away: the steps that cannot be made are counted.
+TEST_F(ElasticDaemonsTest, DivergenceIsTold) {
+  const Ended ended = RunForeshard(
+      {"run", "--job",
+       WriteJob({"update.rule=eamsgd", "compression.push=none", "update.local_steps=8",
+                 "schedule.learning_rate=1e30"}),
+       "--results", Path("results"), "--device", "cpu"});
+  EXPECT_EQ(ended.status, 1) << ended.output;
+  const nlohmann::json results = Results("results");
+  EXPECT_GT(results["skipped_batches"], 96 / 2);
+  EXPECT_EQ(results["updates"].get<int>() + results["skipped_batches"].get<int>(), 96);
+  EXPECT_THAT(results["ended"].get<std::string>(), ::testing::HasSubstr("training diverged"));
 }
 
 struct ElasticRun {

@@ -122,6 +122,20 @@ TEST(Combine, BatchesWithoutAFiniteGradientAreNoUpdates) {
   EXPECT_EQ(Combine(servers).discarded_batches, 0u);
 }
 
+// Elastic rules: the servers hear nothing of a local step that is left out.
+TEST(Combine, StepsThatWorkersLeftOutAreNoUpdates) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  servers[0].mutable_workers(0)->mutable_figures()->set_skipped_steps(3);
+  servers[0].add_past_workers()->mutable_figures()->set_skipped_steps(2);
+  EXPECT_EQ(Combine(servers).skipped_batches, 5u);
+  EXPECT_EQ(Combine(servers).updates, 12u - 5);
+  // Other rules say it to both.
+  for (v1::StatusReply& server : servers) server.set_pushes_skipped(2 * 5);
+  EXPECT_EQ(Combine(servers).skipped_batches, 5u);
+  servers[0].mutable_workers(0)->mutable_figures()->set_skipped_steps(100);
+  EXPECT_EQ(Combine(servers).skipped_batches, 12u);
+}
+
 // Segments decide one by one whether a gradient came too late.
 TEST(Combine, DiscardedPushesAreCountedInWholeGradients) {
   std::vector<v1::StatusReply> servers = TwoServers();

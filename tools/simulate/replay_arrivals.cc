@@ -145,10 +145,12 @@ absl::Status Replay::Bad(const Event& event, const std::string& what) const {
 }
 
 absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
-  if (job_.update().local_steps() > 0) {
+  const RuleTraits* rule = FindRule(job_.update().rule());
+  if (rule != nullptr && rule->elastic) {
     return absl::UnimplementedError(absl::StrCat(
-        "replay: update.rule: ", job_.update().rule(), ": its workers change their parameters ",
-        "between two pushes, and arrivals do not say how often; record a rule without local steps"));
+        "replay: update.rule: ", job_.update().rule(),
+        ": its workers take steps of their own between two pushes, and arrivals do not say on ",
+        "which batches; a rule that pushes every gradient can be replayed"));
   }
   auto device = kernels::MakeDevice("cpu");
   if (!device.ok()) return device.status();
@@ -311,7 +313,8 @@ absl::Status Replay::ComputeStep(WorkerStart& start, const Event& event) {
   start.steps = sequence;
   ++result_.steps;
   result_.skipped += !step->finite;
-  const bool with_statistics = step->finite && start.statistics.Add(computer_->statistics());
+  if (step->finite) start.statistics.Add(computer_->statistics());
+  const bool with_statistics = step->finite && start.statistics.Take();
   start.statistics_pushes += with_statistics;
   for (uint32_t s = 0; s < segments_.size(); ++s) {
     const SegmentPlan& segment = plan().segments()[s];

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "kernels/device.h"
 #include "server/job_machines.h"
 #include "tools/run_figures.h"
+#include "worker/elastic_replica.h"
 #include "worker/evaluator.h"
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
@@ -69,13 +71,18 @@ struct VirtualWorker {
   PushEncoder encoder;
   StatisticsAverage statistics;
   std::vector<float> parameters;  // of its last replies
+  // Elastic averaging: its own parameters; the last replies are the center.
+  std::optional<ElasticReplica> replica;
   // By segment.
   std::vector<uint64_t> sequence, held_version, clock;
   uint64_t step = 0;
   uint64_t ticket = 0;
   uint64_t batches = 0;
-  bool computing = false;
+  bool computing = false;  // or exchanging, so that it takes no batch
+  bool pulling = false;         // elastic: the replies that it waits for are the center's
+  bool exchange_waits = false;  // elastic: for the push under way
   // Of the push under way.
+  std::vector<uint64_t> pushed;  // its tickets
   size_t replies_left = 0;
   double elements_seen = 0, lag_elements = 0, gap_elements = 0, gap_squares = 0,
          surprise_squares = 0;
@@ -128,8 +135,17 @@ class Simulation {
   // Gives free workers batches, lowest slot first, as far as the dealer lets it.
   absl::Status DealToAll(double now);
   absl::Status Begin(uint32_t worker, uint64_t ticket, bool fresh, double now);
+  Event ReadEvent(uint32_t worker, uint32_t segment) const;
   absl::Status Read(uint32_t worker, uint32_t segment);
   absl::Status Compute(uint32_t worker, double now);
+  uint64_t Round(uint64_t ticket) const;
+  // Sends `gradient` (of trainable segments; what the rule pushes) for worker.pushed.
+  absl::Status Push(uint32_t worker, uint64_t ticket, uint64_t round, bool finite,
+                    float* gradient, double now);
+  // Elastic averaging: the next local step, or the exchange that is due before it.
+  absl::Status GoOn(uint32_t worker, double now);
+  absl::Status Exchange(uint32_t worker, double now);
+  absl::Status PushDifference(uint32_t worker, double now);
   absl::Status Send(uint32_t worker, Event event, ByteSpan payload, double now);
   absl::Status Arrive(Event event, double now);
   absl::Status CloseRound(uint32_t segment, double now);
@@ -220,6 +236,9 @@ absl::Status Simulation::Prepare() {
   for (uint32_t k = 0; k < workers; ++k) {
     workers_.emplace_back(encoder, schema.elements(), schema.statistic_elements(),
                           job_.training().statistics_interval_steps(), segments_.size());
+    if (const auto elastic = MakeElasticOptions(job_, batches_per_epoch_); elastic.has_value()) {
+      workers_.back().replica.emplace(*elastic, plan_, schema);
+    }
     workers_.back().up.bytes_per_second = workers_.back().down.bytes_per_second =
         options_.network.worker_bytes_per_second;
   }
@@ -318,10 +337,13 @@ absl::Status Simulation::DealToAll(double now) {
 // reads the parameters anew.
 absl::Status Simulation::Begin(uint32_t k, uint64_t ticket, bool fresh, double now) {
   VirtualWorker& worker = workers_[k];
-  if (fresh && !(synchronous_ && worker.step > 0)) {
+  const bool first = worker.step == 0;
+  if (first || (fresh && !synchronous_ && !worker.replica.has_value())) {
     for (uint32_t s = 0; s < segments_.size(); ++s) {
       if (const absl::Status status = Read(k, s); !status.ok()) return status;
+      if (worker.replica.has_value()) worker.replica->set_clock(s, worker.clock[s]);
     }
+    if (worker.replica.has_value()) worker.replica->Restart(worker.parameters.data());
   }
   worker.computing = true;
   worker.ticket = ticket;
@@ -329,15 +351,19 @@ absl::Status Simulation::Begin(uint32_t k, uint64_t ticket, bool fresh, double n
   return absl::OkStatus();
 }
 
+Event Simulation::ReadEvent(uint32_t k, uint32_t s) const {
+  return {.kind = EventKind::kRead,
+          .reply_codec =
+              static_cast<uint8_t>(IsTrainable(s) ? reply_codec_->id() : CodecId::kNone),
+          .segment = s,
+          .worker = k,
+          .incarnation = kIncarnation,
+          .held_version = workers_[k].held_version[s],
+          .argument = static_cast<uint64_t>(ReadMode::kSlot)};
+}
+
 absl::Status Simulation::Read(uint32_t k, uint32_t s) {
-  Event event = {.kind = EventKind::kRead,
-                 .reply_codec = static_cast<uint8_t>(
-                     IsTrainable(s) ? reply_codec_->id() : CodecId::kNone),
-                 .segment = s,
-                 .worker = k,
-                 .incarnation = kIncarnation,
-                 .held_version = workers_[k].held_version[s],
-                 .argument = static_cast<uint64_t>(ReadMode::kSlot)};
+  Event event = ReadEvent(k, s);
   // Statistics segments have no member bound; rounds have slots of members only.
   if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
   reply_.resize(plan_.segments()[s].elements * sizeof(float));
@@ -350,7 +376,9 @@ absl::Status Simulation::Read(uint32_t k, uint32_t s) {
 absl::Status Simulation::Compute(uint32_t k, double now) {
   VirtualWorker& worker = workers_[k];
   const absl::Time start = absl::Now();
-  const auto step = computer_->Compute(worker.ticket, worker.parameters.data(), gate_);
+  const float* at = worker.replica.has_value() ? worker.replica->GradientPoint(worker.ticket)
+                                               : worker.parameters.data();
+  const auto step = computer_->Compute(worker.ticket, at, gate_);
   result_.gradient_seconds += absl::ToDoubleSeconds(absl::Now() - start);
   if (!step.ok()) return step.status();
   loss_sum_ += step->loss;
@@ -358,13 +386,34 @@ absl::Status Simulation::Compute(uint32_t k, double now) {
   skips_in_sequence_ = step->finite ? 0 : skips_in_sequence_ + 1;
   if (!step->finite) {
     ++result_.skipped;
-    if (!kernels::AllFinite(worker.parameters.data(), worker.parameters.size()) ||
+    if (!kernels::AllFinite(at, worker.parameters.size()) ||
         skips_in_sequence_ >= std::max<uint64_t>(kHopelessSkips, 2 * workers_.size())) {
       return Diverged(now);
     }
   }
   if (step->finite) worker.statistics.Add(computer_->statistics());
-  const bool with_statistics = step->finite && worker.statistics.Take();
+  const uint64_t round = Round(worker.ticket);
+  if (worker.replica.has_value()) {
+    if (step->finite) {
+      worker.replica->Step(worker.ticket, round, computer_->gradient());
+      ++result_.updates;
+    } else {
+      worker.replica->Skip(worker.ticket, round);
+    }
+    return GoOn(k, now);
+  }
+  worker.pushed = {worker.ticket};
+  return Push(k, worker.ticket, round, step->finite, computer_->gradient(), now);
+}
+
+uint64_t Simulation::Round(uint64_t ticket) const {
+  return synchronous_ ? RoundOfTicket(ticket, batches_per_epoch_, job_.training().workers()) : 0;
+}
+
+absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool finite,
+                              float* pushed, double now) {
+  VirtualWorker& worker = workers_[k];
+  const bool with_statistics = finite && worker.statistics.Take();
   worker.elements_seen = worker.lag_elements = worker.gap_elements = 0;
   worker.gap_squares = worker.surprise_squares = 0;
   worker.any_applied = worker.any_discarded = false;
@@ -372,12 +421,10 @@ absl::Status Simulation::Compute(uint32_t k, double now) {
   for (const SegmentPlan& plan : plan_.segments()) {
     worker.replies_left += plan.kind == TensorKind::kTrainable || with_statistics;
   }
-  const uint64_t round =
-      synchronous_ ? RoundOfTicket(worker.ticket, batches_per_epoch_, job_.training().workers()) : 0;
   for (uint32_t s = 0; s < segments_.size(); ++s) {
     const SegmentPlan& plan = plan_.segments()[s];
     if (!IsTrainable(s) && !with_statistics) continue;
-    Event event = {.kind = step->finite ? EventKind::kPush : EventKind::kSkip,
+    Event event = {.kind = finite ? EventKind::kPush : EventKind::kSkip,
                    .codec = static_cast<uint8_t>(CodecId::kNone),
                    .reply_codec = static_cast<uint8_t>(
                        IsTrainable(s) ? reply_codec_->id() : CodecId::kNone),
@@ -385,19 +432,19 @@ absl::Status Simulation::Compute(uint32_t k, double now) {
                    .worker = k,
                    .incarnation = kIncarnation,
                    .sequence = ++worker.sequence[s],
-                   .ticket = worker.ticket,
+                   .ticket = ticket,
                    .held_version = worker.held_version[s],
                    .argument = IsTrainable(s) ? round : 0};
     ByteSpan payload;
-    if (!step->finite) {
+    if (!finite) {
       payload = {};
     } else if (!IsTrainable(s)) {
       const float* values =
           worker.statistics.values() + plan.begin - model_->schema().trainable_elements();
       payload = {reinterpret_cast<const uint8_t*>(values), plan.elements * sizeof(float)};
     } else {
-      float* gradient = computer_->gradient() + plan.begin;
-      worker.encoder.Transform(plan, worker.ticket, worker.clock[s],
+      float* gradient = pushed + plan.begin;
+      worker.encoder.Transform(plan, ticket, worker.clock[s],
                                worker.parameters.data() + plan.begin, gradient);
       event.codec = static_cast<uint8_t>(worker.encoder.codec().id());
       if (worker.encoder.plain()) {
@@ -414,6 +461,44 @@ absl::Status Simulation::Compute(uint32_t k, double now) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Simulation::GoOn(uint32_t k, double now) {
+  VirtualWorker& worker = workers_[k];
+  worker.computing = false;
+  if (worker.replica->due()) return Exchange(k, now);
+  const Deal deal = dealer_->Apply({DealerEvent::Kind::kFetch, k, 1});
+  if (!deal.tickets.empty()) return Begin(k, deal.tickets[0], false, now);
+  // The dealer may be waiting for what is held back.
+  if (!synchronous_ && !worker.replica->tickets().empty()) return Exchange(k, now);
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Exchange(uint32_t k, double now) {
+  VirtualWorker& worker = workers_[k];
+  worker.computing = true;
+  worker.exchange_waits = worker.replies_left > 0;
+  if (worker.exchange_waits) return absl::OkStatus();
+  // The last round's reply is the center still.
+  if (synchronous_) return PushDifference(k, now);
+  worker.pulling = true;
+  worker.replies_left = segments_.size();
+  for (uint32_t s = 0; s < segments_.size(); ++s) {
+    if (const absl::Status status = Send(k, ReadEvent(k, s), {}, now); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::PushDifference(uint32_t k, double now) {
+  VirtualWorker& worker = workers_[k];
+  ElasticReplica& replica = *worker.replica;
+  for (uint32_t s = 0; s < segments_.size(); ++s) replica.set_clock(s, worker.clock[s]);
+  worker.pushed = replica.tickets();
+  const uint64_t ticket = *std::max_element(worker.pushed.begin(), worker.pushed.end());
+  if (!replica.Exchange(worker.parameters.data())) return Diverged(now);
+  replica.Exchanged();
+  const absl::Status sent = Push(k, ticket, replica.round(), true, replica.difference(), now);
+  return !sent.ok() || over_ ? sent : GoOn(k, now);
 }
 
 absl::Status Simulation::Send(uint32_t k, Event event, ByteSpan payload, double now) {
@@ -473,13 +558,7 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
   Outcome outcome = segment.Apply(closed, nullptr);
   reply_.resize(plan_.segments()[s].elements * sizeof(float));
   for (uint32_t k = 0; k < workers_.size(); ++k) {
-    Event read = {.kind = EventKind::kRead,
-                  .reply_codec = static_cast<uint8_t>(reply_codec_->id()),
-                  .segment = s,
-                  .worker = k,
-                  .incarnation = kIncarnation,
-                  .held_version = workers_[k].held_version[s],
-                  .argument = static_cast<uint64_t>(ReadMode::kSlot)};
+    Event read = ReadEvent(k, s);
     if (const absl::Status status = segment.Admit(&read); !status.ok()) return status;
     Reply reply = {.data = reply_.data()};
     outcome = segment.Apply(read, &reply);
@@ -557,8 +636,12 @@ void Simulation::NoteOutcome(VirtualWorker& worker, uint32_t s, const Outcome& o
 // Every segment has answered: the batch is done.
 absl::Status Simulation::Acknowledge(uint32_t k, double now) {
   VirtualWorker& worker = workers_[k];
+  if (worker.pulling) {
+    worker.pulling = false;
+    return PushDifference(k, now);
+  }
   if (worker.any_applied) {
-    ++result_.updates;
+    if (!worker.replica.has_value()) ++result_.updates;
     ++pushes_;
     lag_sum_ += worker.lag_elements / worker.elements_seen;
     ++result_.lag_counts[std::min(worker.first_lag, kLagCounts - 1)];
@@ -570,11 +653,14 @@ absl::Status Simulation::Acknowledge(uint32_t k, double now) {
         worker.gap_elements > 0 ? std::sqrt(worker.surprise_squares / worker.gap_elements) : 0;
   }
   result_.discarded += worker.any_discarded;
-  ++result_.worker_batches[k];
-  worker.computing = false;
-  dealer_->Apply({DealerEvent::Kind::kComplete, k, worker.ticket});
+  result_.worker_batches[k] += worker.pushed.size();
+  const uint64_t before = dealer_->completed_tickets();
+  for (const uint64_t ticket : worker.pushed) {
+    dealer_->Apply({DealerEvent::Kind::kComplete, k, ticket});
+  }
+  worker.pushed.clear();
   const uint64_t completed = dealer_->completed_tickets();
-  if (options_.progress && completed % kProgressEvery == 0) {
+  if (options_.progress && completed / kProgressEvery > before / kProgressEvery) {
     options_.progress({completed, dealer_->total_tickets(), now});
   }
   if (dealer_->completed_epochs() > epochs_seen_ && !dealer_->finished()) {
@@ -585,6 +671,13 @@ absl::Status Simulation::Acknowledge(uint32_t k, double now) {
     }
   }
   // Whoever waited for this one's progress comes after it.
+  if (worker.replica.has_value()) {
+    if (worker.exchange_waits) {
+      if (const absl::Status status = Exchange(k, now); !status.ok()) return status;
+    }
+    return DealToAll(now);
+  }
+  worker.computing = false;
   const Deal deal = dealer_->Apply({DealerEvent::Kind::kFetch, k, 1});
   if (!deal.tickets.empty()) {
     if (const absl::Status status = Begin(k, deal.tickets[0], false, now); !status.ok()) {

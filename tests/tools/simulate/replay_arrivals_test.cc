@@ -292,6 +292,10 @@ TEST_F(ReplayArrivalsTest, WhatCannotBeComputedAnewIsRefused) {
   const auto fold = Replay(arrivals);
   EXPECT_TRUE(absl::IsUnimplemented(fold.status())) << fold.status();
   EXPECT_THAT(std::string(fold.status().message()), HasSubstr("fold carries"));
+  const auto elastic =
+      Replay(InTurn(), {"update.rule=easgd", "update.momentum=", "update.local_steps=4"});
+  EXPECT_TRUE(absl::IsUnimplemented(elastic.status())) << elastic.status();
+  EXPECT_THAT(std::string(elastic.status().message()), HasSubstr("steps of their own"));
 }
 
 }  // namespace

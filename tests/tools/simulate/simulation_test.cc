@@ -1,5 +1,6 @@
 #include "tools/simulate/simulation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -110,6 +111,77 @@ TEST_F(SimulationTest, VirtualTimeIsThatOfTheClock) {
   EXPECT_NEAR(synchronous.virtual_seconds, synchronous.synchronous_seconds, 1e-9);
   EXPECT_EQ(synchronous.lag_max, 0);
   EXPECT_EQ(synchronous.batches, 120);
+}
+
+TEST_F(SimulationTest, ElasticWorkersExchangeNowAndThen) {
+  const std::vector<std::string> job = {"update.rule=eamsgd", "update.local_steps=7"};
+  const SimulationResult result = Run(job, {.machine_variation = 0.6}).value();
+  EXPECT_EQ(result.batches, 120);
+  EXPECT_EQ(result.updates, 120);
+  EXPECT_EQ(std::accumulate(result.worker_batches.begin(), result.worker_batches.end(), 0ull), 120);
+  EXPECT_LT(result.final_loss, result.curve[0].loss);
+  // Whole sevens, and at the end what is left, of each worker.
+  uint64_t exchanges = 0;
+  for (const uint64_t batches : result.worker_batches) exchanges += (batches + 6) / 7;
+  EXPECT_EQ(result.push_bytes, exchanges * 6000 * 4);
+  EXPECT_EQ(result.pull_bytes, 2 * result.push_bytes);  // the center before and after
+  EXPECT_EQ(result.lag_max, 0);  // without a network nothing comes between pull and push
+  EXPECT_EQ(result.parameters_checksum,
+            Run(job, {.machine_variation = 0.6}).value().parameters_checksum);
+}
+
+TEST_F(SimulationTest, ElasticRoundsWaitAtTheExchangeOnly) {
+  const SimulationResult result =
+      Run({"update.rule=easgd", "update.momentum=", "update.local_steps=7",
+           "update.synchronous=true"})
+          .value();
+  EXPECT_EQ(result.batches, 120);
+  EXPECT_EQ(result.push_bytes, 4 * 5 * 6000 * 4);  // 30 steps of each of four
+  EXPECT_EQ(result.pull_bytes, result.push_bytes);
+  EXPECT_LT(result.virtual_seconds, result.synchronous_seconds);
+  // A worker pushes when its seven steps are made and the round before has closed.
+  const BatchClock clock = BatchClock::Gamma({.workers = 4}).value();
+  std::vector<double> pushed(4);
+  double closed = 0;
+  for (uint64_t first = 0; first < 30; first += 7) {
+    for (uint32_t k = 0; k < 4; ++k) {
+      for (uint64_t step = first; step < std::min<uint64_t>(first + 7, 30); ++step) {
+        pushed[k] += clock.BatchSeconds(k, step);
+      }
+      pushed[k] = std::max(pushed[k], closed);
+    }
+    closed = *std::max_element(pushed.begin(), pushed.end());
+  }
+  EXPECT_NEAR(result.virtual_seconds, closed, 1e-9);
+}
+
+// A round trip for the center holds a worker up; that of the push is hidden by the steps
+// that go on, unless it is longer than they are.
+TEST_F(SimulationTest, ElasticStepsHideThePush) {
+  const std::vector<std::string> job = {"update.rule=eamsgd", "training.workers=1",
+                                        "training.epochs=1"};
+  const GammaClockOptions clock = {.batch_seconds = 1, .variation = 0};
+  EXPECT_NEAR(Run(job, clock, {.latency_seconds = 0.5}).value().virtual_seconds, 40 + 4 + 1, 1e-9);
+  // 10, pull to 30, push to 50, pull to 70, ...
+  EXPECT_NEAR(Run(job, clock, {.latency_seconds = 10}).value().virtual_seconds, 10 + 4 * 40, 1e-9);
+}
+
+TEST_F(SimulationTest, ElasticWorkersGoWithBounds) {
+  for (const NetworkModel& network : {NetworkModel{}, NetworkModel{.latency_seconds = 3}}) {
+    const SimulationResult result =
+        Run({"update.rule=eamsgd", "training.staleness_bound=2", "schedule.ramp_epochs=1"},
+            {.machine_variation = 0.6}, network)
+            .value();
+    EXPECT_EQ(result.batches, 120);
+    EXPECT_EQ(result.updates, 120);
+  }
+}
+
+TEST_F(SimulationTest, ElasticParametersThatRunAwayAreDivergence) {
+  const SimulationResult result =
+      Run({"update.rule=eamsgd", "schedule.learning_rate=1e30"}).value();
+  EXPECT_TRUE(result.diverged);
+  EXPECT_LT(result.diverged_epoch, 1);
 }
 
 TEST_F(SimulationTest, MessagesTakeTheirTime) {
