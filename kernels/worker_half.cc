@@ -7,7 +7,8 @@
 //
 // The last term of u repairs the look-ahead that Theta = theta - eta * gamma * sum(v)
 // holds when the rate changes: applied at eta, it moves Theta by
-// -(eta - previous_eta) * gamma * v. It is zero at a constant rate.
+// -(eta - previous_eta) * gamma * v. It is zero at a constant rate, and where the rate
+// jumped and the worker has brought v itself (worker/push_encoder.h).
 #include "kernels/worker_half.h"
 
 #include <cassert>
@@ -55,7 +56,6 @@ class DanaSlimHalf final : public WorkerHalf {
   }
 
   absl::Span<const float> momentum() const override { return v_; }
-  void Reset() override { v_.assign(v_.size(), 0.0f); }
 
  private:
   const WorkerHalfSettings settings_;

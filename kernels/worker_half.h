@@ -1,6 +1,12 @@
 // The worker's half of update rules that have one. A rule without a half pushes
 // its gradient as it is.
 //
+// Its momentum lives as long as the worker's process. A worker whose lease was over and
+// that comes back goes on with it: unlike a rule that keeps v_i at the server and drops
+// it with the slot, dana_slim's Theta still holds this worker's -eta gamma v_i, so Theta
+// and v go on fitting together, and the worker has been a slow one, no more. To forget v
+// would leave that term in Theta for good. A worker that is started anew begins at zero.
+//
 //   auto half = MakeWorkerHalf("dana_slim", {.momentum = 0.9f}, schema.trainable_elements());
 //   half->Transform(plan.blocks, plan.begin, eta, previous_eta, parameters, gradient);
 //   EncodeSegment(codec, plan.blocks, gradient, error, payload);
@@ -36,8 +42,6 @@ class WorkerHalf {
 
   // Momentum etc. as of the last Transform, trainable_elements long; empty for none.
   virtual absl::Span<const float> momentum() const = 0;
-  // Forgets everything: after this worker's incarnation was expired.
-  virtual void Reset() = 0;
 };
 
 // nullptr for rules that have no worker half.

@@ -125,8 +125,21 @@ void AdminService::FillState(v1::StatusReply* reply) const {
   }
 }
 
+std::string AdminService::MissingShares() const {
+  for (const auto& cell : context_.shard.agreement()->cells) {
+    absl::MutexLock lock(&cell->mutex);
+    const uint64_t step = cell->segment->RepairUnderWay();
+    const std::vector<uint32_t> missing = cell->segment->MissingShares(step);
+    if (missing.empty()) continue;
+    return absl::StrCat("the momentum of workers ", absl::StrJoin(missing, ", "),
+                        ", for the learning rate's step at ticket ", step, " (segment ",
+                        cell->plan->id, "): each brings it when its batch is done");
+  }
+  return "";
+}
+
 std::string AdminService::MissingContribution() const {
-  if (!context_.shard.synchronous()) return "";
+  if (!context_.shard.synchronous()) return MissingShares();
   for (const auto& cell : context_.shard.agreement()->cells) {
     absl::MutexLock lock(&cell->mutex);
     if (!cell->synchronous) continue;

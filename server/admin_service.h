@@ -35,6 +35,7 @@ class AdminService final : public v1::Admin::CallbackService {
   void FillState(v1::StatusReply* reply) const;
   // Synchronous: the worker and round that an open round misses; "" for none.
   std::string MissingContribution() const;
+  std::string MissingShares() const;
 
   ServerContext& context_;
   Lead* const lead_;

@@ -100,6 +100,8 @@ class Dealer {
   bool finished() const;
   bool stopped() const { return stopped_; }
   uint64_t total_tickets() const { return total_; }
+  // Asynchronous: the tickets before this one have been dealt at least once.
+  uint64_t next_ticket() const { return next_; }
   uint64_t completed_tickets() const { return completed_total_; }
   uint64_t redealt_tickets() const { return redealt_; }
   // Epochs all of whose batches are complete, counted from the first.

@@ -33,7 +33,9 @@ enum class EventKind : uint8_t {
   kRoundClosed = 10, // argument: round; the members' pushes are averaged and applied
   kPhaseChange = 11, // argument: phase from now on
   kFold = 12,        // payload: fp32 (1/n) sum of the workers' errors, added to the reply error
-  kLearningRateRepair = 13,  // ticket: of the new rate; payload: fp32 sum of the workers' v
+  // Rules with a worker half. worker, incarnation, ticket: a step of the rate; payload:
+  // the worker's fp32 v, none where it has none or has brought it
+  kLearningRateRepair = 13,
   kSnapshot = 14,    // state is saved at this point; changes nothing
 
   // The Dealer's events (server/dealer.h); segment is kDealerSegment.

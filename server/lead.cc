@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
 #include "server/job_machines.h"
@@ -51,6 +52,9 @@ absl::Status Lead::MakeDealer() {
     return absl::FailedPreconditionError(status.message());
   }
   dealer_ = std::make_unique<Dealer>(options);
+  if (FindRule(context_.job.update().rule())->worker_half) {
+    steps_ = MakeSchedule(context_.job, options.batches_per_epoch).Steps();
+  }
   if (stopped_) Perform({DealerEvent::Kind::kStop});
   return absl::OkStatus();
 }
@@ -199,6 +203,9 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   }
   reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());
   reply.set_completed_epochs(dealer_->completed_epochs());
+  if (dealer_->next_ticket() > 0) {
+    reply.set_repair_ticket(NewestStep(steps_, dealer_->next_ticket() - 1));
+  }
   if (request.count() > 0) waiting_for_[worker].clear();
   if (dealer_->finished()) {
     reply.set_state(v1::FetchTicketsReply::FINISHED);

@@ -72,6 +72,8 @@ class Lead {
   std::vector<std::string> waiting_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
+  // Rules with a worker half: where the learning rate jumps.
+  std::vector<uint64_t> steps_ ABSL_GUARDED_BY(mutex_);
   uint32_t epochs_told_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::string reason_ ABSL_GUARDED_BY(mutex_);

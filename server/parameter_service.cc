@@ -15,6 +15,8 @@ namespace {
 // threads costs as much.
 constexpr uint64_t kInlineBytes = 64 << 10;
 constexpr int64_t kFetchNanoseconds = 20'000'000'000;
+// So many of those whose momentum a repair waits for are named in its reply.
+constexpr int kNamedWorkers = 8;
 
 using Request = ParsedMessage<v1::ExchangeHeader>;
 
@@ -271,6 +273,10 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
       }
       break;
     }
+    case v1::ExchangeHeader::REPAIR:
+      event.kind = EventKind::kLearningRateRepair;
+      event.ticket = header.ticket();
+      break;
     case v1::ExchangeHeader::INITIALISE:
       event.kind = EventKind::kInitialise;
       call.wants_parameters = false;
@@ -353,6 +359,10 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
   header.set_sampled_elements(static_cast<uint32_t>(outcome.sampled_elements));
   header.set_members(outcome.members);
   header.set_server_incarnation(context_.incarnation);
+  for (const uint32_t worker : performed.missing_workers) {
+    if (header.missing_workers_size() == kNamedWorkers) break;
+    header.add_missing_workers(worker);
+  }
 
   std::vector<grpc::Slice> payload;
   if (parameters.bytes > 0) {

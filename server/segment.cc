@@ -93,6 +93,7 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
       theta_(options.plan.elements),
       slots_(options.rule.max_workers),
       held_elements_(HeldElements(options)) {
+  if (MomentumAtWorkers()) steps_ = options_.schedule.Steps();
   held_offsets_.assign(options_.plan.blocks.size(), kNotHeld);
   uint64_t at = 0;
   for (size_t b = 0; b < held_offsets_.size() && held_elements_ > 0; ++b) {
@@ -119,6 +120,7 @@ absl::Status Segment::CheckPayload(const Event& event) const {
                                                    plain ? " where plain fp32 is needed"
                                                          : " is unknown to this server"));
   }
+  if (event.kind == EventKind::kLearningRateRepair && event.payload.bytes == 0) return absl::OkStatus();
   const uint64_t expected = EncodedBytes(*codec, plan.blocks);
   if (event.payload.bytes != expected) {
     return absl::InvalidArgumentError(
@@ -163,14 +165,6 @@ absl::Status Segment::Admit(Event* event) const {
         absl::StrCat(name(), "has no values yet; a worker must initialise it first"));
   }
   if (by_reader || event->kind == EventKind::kFold) return absl::OkStatus();
-  if (event->kind == EventKind::kLearningRateRepair) {
-    const RuleTraits* traits = FindRule(options_.rule.rule);
-    if (traits == nullptr || !traits->worker_half) {
-      return absl::InvalidArgumentError(absl::StrCat(name(), "rule '", options_.rule.rule,
-                                                     "' keeps no momentum at workers; there is nothing to repair"));
-    }
-    return absl::OkStatus();
-  }
   if (event->worker >= slots_.size() || (options_.synchronous && event->worker >= options_.members)) {
     return absl::InvalidArgumentError(
         absl::StrCat(name(), "worker ", event->worker, " is beyond the job's ",
@@ -182,6 +176,7 @@ absl::Status Segment::Admit(Event* event) const {
                                            slot.incarnation, "; ", event->incarnation,
                                            " is fenced and must end"));
   }
+  if (event->kind == EventKind::kLearningRateRepair) return AdmitAtStep(*event);
   if (!moves_slot) return absl::OkStatus();
   if (event->held_version > version_) {
     return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker, " claims version ",
@@ -211,7 +206,7 @@ absl::Status Segment::Admit(Event* event) const {
              version_ - event->held_version > *options_.delay_threshold) {
     turn_into(EventKind::kDiscard);
   }
-  return absl::OkStatus();
+  return event->kind == EventKind::kResend ? absl::OkStatus() : AdmitAtStep(*event);
 }
 
 Outcome Segment::Apply(const Event& event, Reply* reply) {
@@ -279,31 +274,19 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     case EventKind::kPhaseChange:
       phase_ = static_cast<uint32_t>(event.argument);
       return State(Result::kCurrent);
-    case EventKind::kFold:
-    case EventKind::kLearningRateRepair: {
-      const float old_eta = Eta();
-      const bool fold = event.kind == EventKind::kFold;
-      if (fold) {
-        reply_error_.resize(theta_.size());
-      } else {
-        clock_ = std::max(clock_, event.ticket);
-      }
-      // The rate's change times gamma, of which every worker's last push lacks a share.
-      const float factor = fold ? 0 : (Eta() - old_eta) * options_.rule.momentum;
+    case EventKind::kFold: {
+      reply_error_.resize(theta_.size());
       PayloadReader reader(event.payload);
       Scratch& scratch = ThreadScratch();
       for (const Block& block : options_.plan.blocks) {
         const uint8_t* bytes = reader.Next(block.elements * sizeof(float), scratch.straddle);
-        const float* values = PlainCodec().DecodeBlock(bytes, block.elements, scratch.gradient);
-        if (fold) {
-          kernels::Add(reply_error_.data() + block.offset, values, block.elements);
-        } else {
-          float* theta = theta_.data() + block.offset;
-          for (uint32_t k = 0; k < block.elements; ++k) theta[k] -= factor * values[k];
-        }
+        kernels::Add(reply_error_.data() + block.offset,
+                     PlainCodec().DecodeBlock(bytes, block.elements, scratch.gradient), block.elements);
       }
       return State(Result::kApplied);
     }
+    case EventKind::kLearningRateRepair:
+      return Repair(event, reply);
     default:
       return State(Result::kCurrent);
   }
@@ -330,7 +313,10 @@ Segment::Slot& Segment::JoinSlot(const Event& event) {
   Slot& slot = slots_[event.worker];
   if (slot.joined && slot.incarnation == event.incarnation) return slot;
   if (slot.joined) FreeSlot(event.worker);
-  if (slot.incarnation != event.incarnation) slot.sequence = 0;
+  if (slot.incarnation != event.incarnation) {
+    slot.sequence = 0;
+    slot.has_share = false;
+  }
   slot.joined = true;
   slot.incarnation = event.incarnation;
   rule_->Join(event.worker);
@@ -431,6 +417,10 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   }
   ++version_;
   slot.sequence = event.sequence;
+  if (!steps_.empty()) {
+    slot.has_share = true;
+    slot.share_ticket = clock_;
+  }
   if (wants_reply) {
     reply->bytes = static_cast<uint64_t>(out - reply->data);
     reply->codec = reply_codec_id;

@@ -82,10 +82,11 @@ class Segment {
 
   // Checks an event against the state before anything changes, and settles what
   // it is: a push already applied becomes kResend, one beyond the delay threshold
-  // kDiscard without its payload; one of an expired slot will join first. Errors: FAILED_PRECONDITION (no values yet), ABORTED (an older
-  // incarnation, a round that is closed), INVALID_ARGUMENT (worker out of range,
-  // payload of the wrong size, a version never sent). Payload values must have
-  // been checked with CheckPayload.
+  // kDiscard without its payload; one of an expired slot will join first. Errors:
+  // FAILED_PRECONDITION (no values yet, a share of momentum that must come first),
+  // ABORTED (an older incarnation, a round that is closed), INVALID_ARGUMENT (worker
+  // out of range, payload of the wrong size, a version never sent). Payload values must
+  // have been checked with CheckPayload.
   absl::Status Admit(Event* event) const;
 
   // Sizes and finiteness of a payload, from its own fields; reads no state and
@@ -94,6 +95,21 @@ class Segment {
 
   // Performs an admitted event. Cannot fail.
   Outcome Apply(const Event& event, Reply* reply);
+
+  // Rules with a worker half, where the rate jumps (Schedule::Steps). theta holds
+  // -eta gamma v_i of every worker i; at a step eta changes in all of them at once
+  // (algorithms of the design, "Clocks"): each worker brings its v_i, its share, with
+  // kLearningRateRepair, by which theta -= (eta_new - eta_i) gamma v_i, eta_i being the
+  // rate of that worker's last applied push. kPending: noted, others' are missing, ask
+  // again with an empty payload. kCurrent: nothing is missing any more; the clock is at
+  // the step and the reply the parameters. The clock never passes a step while a joined
+  // slot's share is missing: Admit refuses such a push.
+
+  // The joined slots whose v_i theta holds at a rate from before this step.
+  std::vector<uint32_t> MissingShares(uint64_t step) const;
+  // The newest step beyond the clock to which a joined slot has brought its share; 0:
+  // nobody waits.
+  uint64_t RepairUnderWay() const;
 
   // Synchronous: true when every member's push of the open round is there, so
   // that kRoundClosed may be applied.
@@ -142,6 +158,10 @@ class Segment {
     uint8_t pending_codec = 0;
     bool has_pending = false;
     bool absent = false;  // synchronous: skipped the open round
+    // Rules with a worker half: theta holds this incarnation's momentum, at the rate of
+    // this ticket. Outlives the lease: the worker keeps its v, theta its share.
+    bool has_share = false;
+    uint64_t share_ticket = 0;
   };
 
   Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule);
@@ -149,6 +169,11 @@ class Segment {
   Outcome Push(const Event& event, Reply* reply);
   // Both distances of what the slot holds, just before an update.
   void MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const;
+  bool MomentumAtWorkers() const;
+  // What of a push or repair stands against the steps of the rate.
+  absl::Status AdmitAtStep(const Event& event) const;
+  Outcome Repair(const Event& event, Reply* reply);
+  void ApplyShare(const Event& event, Slot* slot);
   Outcome NotePush(const Event& event);
   Outcome CloseRound();
   // Writes what the mode says; slot null for readers.
@@ -166,6 +191,7 @@ class Segment {
 
   SegmentOptions options_;
   std::unique_ptr<UpdateRule> rule_;
+  std::vector<uint64_t> steps_;  // rules with a worker half: where the rate jumps
   std::vector<float> theta_;
   std::vector<Slot> slots_;
   std::vector<float> reply_error_;  // e-bar; empty until a fold brings one

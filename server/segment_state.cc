@@ -10,7 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
-constexpr uint16_t kFormat = 1;
+constexpr uint16_t kFormat = 2;
 
 class Saver final : public StateVisitor {
  public:
@@ -86,6 +86,8 @@ std::string Segment::Save() const {
     writer.PutFloats(slot.has_held ? absl::MakeConstSpan(slot.held) : absl::Span<const float>());
     writer.Put(slot.has_pending);
     writer.Put(slot.absent);
+    writer.Put(slot.has_share);
+    writer.Put(slot.share_ticket);
     writer.Put(slot.pending_codec);
     writer.PutBytes(slot.has_pending ? absl::MakeConstSpan(slot.pending) : ByteSpan());
   }
@@ -141,6 +143,8 @@ absl::Status Segment::Load(std::string_view bytes) {
     reader.GetFloats(absl::MakeSpan(slot.held));
     slot.has_pending = reader.Get<bool>();
     slot.absent = reader.Get<bool>();
+    slot.has_share = reader.Get<bool>();
+    slot.share_ticket = reader.Get<uint64_t>();
     slot.pending_codec = reader.Get<uint8_t>();
     const ByteSpan pending = reader.GetBytes();
     slot.pending.assign(pending.begin(), pending.end());

@@ -201,6 +201,9 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
     const int64_t start = MonotonicNanoseconds();
     performed.outcome = segment.Apply(event, reply);
     performed.kind = event.kind;
+    if (event.kind == EventKind::kLearningRateRepair && performed.outcome.result == Result::kPending) {
+      performed.missing_workers = segment.MissingShares(event.ticket);
+    }
     cell.measures.Note(performed.outcome);
     if (cell.synchronous && contributes && performed.outcome.result == Result::kPending) {
       cell.contributed[event.worker] = true;

@@ -84,6 +84,8 @@ class Shard {
     bool round_closed = false;
     double round_seconds = 0;
     std::vector<RoundWaiter*> released;
+    // A repair that is pending: whose momentum is missing.
+    std::vector<uint32_t> missing_workers;
   };
 
   // `job` is loaded and outlives this; `sink` too, and may be null.

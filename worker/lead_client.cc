@@ -21,6 +21,8 @@ constexpr size_t kFewestAhead = 2;
 constexpr size_t kMostAhead = 8;
 // Completed tickets wait this long for company.
 constexpr absl::Duration kCompletedWait = absl::Milliseconds(100);
+// With watch_repairs: others may wait for this worker meanwhile.
+constexpr absl::Duration kWatchEvery = absl::Milliseconds(250);
 constexpr absl::Duration kFiguresEvery = absl::Seconds(1);
 constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
 constexpr absl::Duration kLongestAskAgain = absl::Seconds(1);
@@ -112,6 +114,23 @@ absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   return ticket;
 }
 
+uint64_t LeadClient::repair_ticket() const {
+  absl::MutexLock lock(&mutex_);
+  return repair_ticket_;
+}
+
+void LeadClient::AwaitTicketOrRepair(uint64_t repaired) {
+  absl::MutexLock lock(&mutex_);
+  loop_waits_ = hand_.empty();
+  if (loop_waits_) changed_.SignalAll();
+  const auto waits_no_more = absl::MakeCleanup(
+      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
+  while (hand_.empty() && !finished_ && failure_.ok() && repair_ticket_ <= repaired &&
+         !Interrupted()) {
+    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  }
+}
+
 void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {
   absl::MutexLock lock(&mutex_);
   if (completed_.empty()) first_completed_ = absl::Now();
@@ -152,6 +171,7 @@ absl::Time LeadClient::FetchTime() const {
   if (hand_.size() <= Ahead() / 2 && (loop_waits_ || !told_to_wait_)) {
     time = std::min(time, ask_again_);
   }
+  if (options_.watch_repairs) time = std::min(time, last_asked_ + kWatchEvery);
   return time;
 }
 
@@ -180,6 +200,7 @@ void LeadClient::Fetch() {
   request.mutable_held()->Assign(hand_.begin(), hand_.end());
   request.mutable_held()->Add(taken_.begin(), taken_.end());
   const size_t reported = completed_.size();
+  last_asked_ = absl::Now();
   mutex_.Unlock();
   v1::FetchTicketsReply reply;
   const absl::Status status =
@@ -195,6 +216,7 @@ void LeadClient::Fetch() {
       front_waited_ = told_to_wait_ || options_.staleness_bound;
     }
     hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
+    repair_ticket_ = std::max(repair_ticket_, reply.repair_ticket());
     ++answers_;
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
     ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)

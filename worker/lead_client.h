@@ -36,6 +36,8 @@ struct LeadClientOptions {
   std::string address;  // of server 0
   v1::RegisterRequest registration;
   double connect_seconds = 60;
+  // The lead is asked for repair_ticket also while a batch takes long.
+  bool watch_repairs = false;
   // The job bounds staleness (training.staleness_bound): every ticket that comes to
   // empty hands counts as waited for, so that parameters are those of its release.
   bool staleness_bound = false;
@@ -69,6 +71,11 @@ class LeadClient {
   bool AwaitTicket();
   // The next dealt batch; nullopt when the job is over.
   absl::StatusOr<std::optional<Ticket>> NextTicket();
+  // The newest step of the learning rate for which the fleet gathers, or has gathered,
+  // the momentum of rules that keep it at workers; 0: none (ParameterClient::Repair).
+  uint64_t repair_ticket() const;
+  // Blocks until NextTicket would not, or repair_ticket is above `repaired`, or stop.
+  void AwaitTicketOrRepair(uint64_t repaired);
   // Every segment has acknowledged (or skipped) this ticket, and the others with it.
   void Completed(uint64_t ticket, absl::Span<const uint64_t> others = {});
   // Kept, and sent about once a second.
@@ -105,6 +112,8 @@ class LeadClient {
   absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time last_asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer
   uint64_t answers_ ABSL_GUARDED_BY(mutex_) = 0;

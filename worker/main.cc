@@ -194,6 +194,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   lead_options.connect_seconds = setup.client.connect_seconds;
   lead_options.staleness_bound = setup.job.training().has_staleness_bound();
   lead_options.stop = signals.stop();
+  lead_options.watch_repairs = RepairsSteps(setup.client);
   lead_options.registration =
       MakeRegistration(setup.client.hello, flags.name, std::string(setup.device->name()));
   if (flags.slot.has_value()) lead_options.registration.set_wanted_slot(*flags.slot);

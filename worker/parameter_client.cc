@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/core/catalogue.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
 #include "foreshard/v1/admin.grpc.pb.h"
@@ -26,6 +28,11 @@ namespace {
 constexpr uint64_t kInlineBytes = 64 << 10;
 constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
 constexpr std::chrono::seconds kProbeDeadline{3};
+// Between two questions whether all workers' momentum is there, and until it is said
+// that it is not.
+constexpr absl::Duration kFirstRepairPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestRepairPause = absl::Milliseconds(100);
+constexpr absl::Duration kTellAfter = absl::Seconds(1);
 
 absl::Status CheckOptions(const ParameterClientOptions& options) {
   if (options.servers.size() != options.plan.shards()) {
@@ -60,6 +67,7 @@ class ServersClient : public ParameterClient {
     }
     incarnations_.resize(channels_.size());
     missing_.resize(channels_.size());
+    if (RepairsSteps(options_)) steps_ = options_.schedule.Steps();
   }
 
   ~ServersClient() override {
@@ -152,13 +160,56 @@ class ServersClient : public ParameterClient {
     return absl::OkStatus();
   }
 
+  absl::Status Repair(uint64_t ticket) override {
+    const uint64_t step = NewestStep(steps_, ticket);
+    if (step <= repaired_) return absl::OkStatus();
+    if (const absl::Status done = Finish(); !done.ok()) return done;
+    const absl::Time start = absl::Now();
+    bool told = false;
+    absl::Duration pause = kFirstRepairPause;
+    std::vector<uint32_t> segments = exchange_->Unrepaired(step);
+    while (!segments.empty()) {
+      if (const absl::Status asked = RunToEnd({.kind = v1::ExchangeHeader::REPAIR,
+                                               .segments = segments,
+                                               .ticket = step});
+          !asked.ok()) {
+        return asked;
+      }
+      segments = exchange_->pending_repairs();
+      if (segments.empty()) break;
+      const absl::Duration waited = absl::Now() - start;
+      const std::string what = absl::StrCat(
+          "the momentum of workers ", absl::StrJoin(exchange_->missing_workers(), ", "),
+          ", for the learning rate's step at ticket ", step);
+      if (Stopped()) return absl::CancelledError("interrupted while waiting for " + what);
+      if (waited > Limit()) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("waited ", options_.connect_seconds, " s (timeouts.connect_seconds) for ",
+                         what, ": is a batch of theirs longer than that?"));
+      }
+      if (!told && waited > kTellAfter) {
+        told = true;
+        LOG(INFO) << "waiting for " << what;
+      }
+      absl::SleepFor(pause);
+      repair_wait_seconds_ += absl::ToDoubleSeconds(pause);
+      pause = std::min(2 * pause, kLongestRepairPause);
+    }
+    repaired_ = step;
+    VLOG(1) << "past the learning rate's step at ticket " << step << " after "
+            << absl::ToDoubleSeconds(absl::Now() - start) << " s";
+    return absl::OkStatus();
+  }
+
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override {
     return exchange_->WaitFor(begin, elements);
   }
   absl::Status Finish() override { return exchange_->WaitDone(); }
   float* parameters() override { return exchange_->parameters(); }
   uint64_t clock(uint32_t segment) const override { return exchange_->clock(segment); }
-  double TakeWaitSeconds() override { return exchange_->TakeWaitSeconds(); }
+  double TakeWaitSeconds() override {
+    return exchange_->TakeWaitSeconds() + std::exchange(repair_wait_seconds_, 0);
+  }
   double ErrorFeedbackRatio(const float* gradient) const override {
     return exchange_->ErrorFeedbackRatio(gradient);
   }
@@ -233,11 +284,19 @@ class ServersClient : public ParameterClient {
   std::vector<uint64_t> incarnations_;
   std::vector<std::vector<uint32_t>> missing_;
   StatisticsAverage statistics_;
+  std::vector<uint64_t> steps_;  // of the rate, for rules with a worker half
+  uint64_t repaired_ = 0;        // the newest of them that is behind us
+  double repair_wait_seconds_ = 0;
   std::unique_ptr<SegmentExchange> exchange_;
   std::unique_ptr<ExchangeCalls> calls_;
 };
 
 }  // namespace
+
+bool RepairsSteps(const ParameterClientOptions& options) {
+  const RuleTraits* rule = FindRule(options.rule);
+  return rule != nullptr && rule->worker_half && !options.schedule.Steps().empty();
+}
 
 ParameterClient::~ParameterClient() = default;
 

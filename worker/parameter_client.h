@@ -84,6 +84,9 @@ struct ParameterClientOptions {
   std::function<void(const PushFigures&)> acknowledged;
 };
 
+// Whether the rule keeps momentum at the worker and the learning rate jumps.
+bool RepairsSteps(const ParameterClientOptions& options);
+
 // The gradient of one step, final: clipped, and known to be finite or not.
 struct StepGradient {
   uint64_t ticket = 0;
@@ -134,6 +137,14 @@ class ParameterClient : public ParameterGate {
   // Returns once the last push is acknowledged by every segment.
   virtual absl::Status Finish() = 0;
 
+  // To be called before the gradient of this ticket is computed, and when the lead says
+  // that others wait (LeadClient::repair_ticket). Where the learning rate jumps between
+  // what was pushed and this ticket, and the rule keeps momentum at the worker: finishes
+  // the last push, brings the momentum to the servers, waits until every worker has, and
+  // takes the parameters to go on with. Else nothing. DEADLINE_EXCEEDED, naming whose
+  // momentum is missing, after connect_seconds; CANCELLED.
+  virtual absl::Status Repair(uint64_t ticket) = 0;
+
   // The whole flat vector, running statistics last. Elements may be read once the
   // gate has let them through; all of them after Pull or Finish. Between steps
   // the caller may overwrite values for its own use until the next Pull.
@@ -143,7 +154,7 @@ class ParameterClient : public ParameterGate {
   // has seen. Only while nothing is in flight.
   virtual uint64_t clock(uint32_t segment) const = 0;
 
-  // Seconds that WaitFor and Finish have blocked since the last call of this.
+  // Seconds that WaitFor, Finish and Repair have blocked since the last call of this.
   virtual double TakeWaitSeconds() = 0;
   // ||error|| / ||m||, m the worker's momentum where the rule has one, else this
   // gradient [trainable_elements]; 0 without compression. Only while nothing is

@@ -34,4 +34,9 @@ absl::Span<const float> PushEncoder::momentum() const {
   return half_ == nullptr ? absl::Span<const float>() : half_->momentum();
 }
 
+void PushEncoder::NoteRepaired(const SegmentPlan& plan, uint64_t ticket) {
+  float& previous_eta = previous_eta_[plan.id];
+  if (previous_eta != 0) previous_eta = options_.schedule.At(ticket);
+}
+
 }  // namespace foreshard

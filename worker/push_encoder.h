@@ -5,6 +5,13 @@
 //   PushEncoder encoder(options);
 //   encoder.Transform(plan, ticket, clock, parameters, gradient);
 //   encoder.Encode(plan, gradient, payload);      // EncodedBytes(plan) long
+//
+// Where the rate changes, what servers hold of this worker's momentum is repaired
+// (algorithms of the design, "Clocks"): a little in every push while it changes smoothly,
+// by the momentum itself, brought before the first push at the new rate, where it jumps:
+//
+//   if (encoder.has_momentum()) ... send momentum() of the segment, wait ...
+//   encoder.NoteRepaired(plan, step);
 #pragma once
 
 #include <cstdint>
@@ -50,14 +57,19 @@ class PushEncoder {
   const Codec& codec() const { return *options_.codec; }
   // By position in the flat trainable vector; empty where nothing is lost.
   absl::Span<const float> error() const { return error_; }
-  // The half's momentum; empty where the rule has none.
+  // The half's momentum, by position in the flat trainable vector; empty where the rule
+  // has none.
   absl::Span<const float> momentum() const;
+  bool has_momentum() const { return half_ != nullptr; }
+  // The server counts the segment's momentum at the rate of this ticket from now on.
+  void NoteRepaired(const SegmentPlan& plan, uint64_t ticket);
 
  private:
   const PushEncoderOptions options_;
   std::unique_ptr<WorkerHalf> half_;
   std::vector<float> error_;
-  std::vector<float> previous_eta_;  // by segment, of the last push; 0: none yet
+  // By segment: of the last push, or repaired to; 0: nothing pushed yet.
+  std::vector<float> previous_eta_;
 };
 
 }  // namespace foreshard

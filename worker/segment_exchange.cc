@@ -62,6 +62,8 @@ void SegmentExchange::Begin(Operation operation) {
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
+  pending_repairs_.clear();
+  missing_workers_.clear();
   absl::MutexLock ready_lock(&ready_mutex_);
   left_ = operation_.segments.size();
   all_ready_ = left_ == 0;
@@ -71,17 +73,45 @@ void SegmentExchange::Begin(Operation operation) {
   }
 }
 
+bool SegmentExchange::HasPayload(const SegmentState& segment) const {
+  return operation_.kind == v1::ExchangeHeader::PUSH ||
+         operation_.kind == v1::ExchangeHeader::INITIALISE ||
+         (operation_.kind == v1::ExchangeHeader::REPAIR && BringsShare(segment, operation_.ticket));
+}
+
 uint64_t SegmentExchange::PayloadBytes() const {
   absl::MutexLock lock(&mutex_);
   uint64_t bytes = 0;
   for (const uint32_t id : operation_.segments) {
-    if (operation_.kind == v1::ExchangeHeader::PUSH) {
-      bytes += EncodedBytes(PushCodec(segments_[id]), segments_[id].plan->blocks);
-    } else if (operation_.kind == v1::ExchangeHeader::INITIALISE) {
-      bytes += segments_[id].plan->elements * sizeof(float);
-    }
+    const SegmentState& segment = segments_[id];
+    if (!HasPayload(segment)) continue;
+    bytes += operation_.kind == v1::ExchangeHeader::PUSH
+                 ? EncodedBytes(PushCodec(segment), segment.plan->blocks)
+                 : segment.plan->elements * sizeof(float);
   }
   return bytes;
+}
+
+std::vector<uint32_t> SegmentExchange::Unrepaired(uint64_t step) const {
+  std::vector<uint32_t> segments;
+  if (!encoder_.has_momentum()) return segments;
+  absl::MutexLock lock(&mutex_);
+  for (const SegmentState& segment : segments_) {
+    if (IsTrainable(segment) && (segment.clock < step || BringsShare(segment, step))) {
+      segments.push_back(segment.plan->id);
+    }
+  }
+  return segments;
+}
+
+std::vector<uint32_t> SegmentExchange::pending_repairs() const {
+  absl::MutexLock lock(&mutex_);
+  return pending_repairs_;
+}
+
+std::set<uint32_t> SegmentExchange::missing_workers() const {
+  absl::MutexLock lock(&mutex_);
+  return missing_workers_;
 }
 
 std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
@@ -100,7 +130,7 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
   if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::SKIP) ++segment.sequence;
   v1::ExchangeHeader header = Header(segment, kind);
   std::vector<grpc::Slice> payload;
-  if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::INITIALISE) {
+  if (HasPayload(segment)) {
     const absl::Time start = absl::Now();
     payload.push_back(MakePayload(segment));
     header.set_checksum(Checksum(ByteSpan(payload[0].begin(), payload[0].size())));
@@ -148,6 +178,9 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
   if (operation_.kind == v1::ExchangeHeader::INITIALISE) {
     return aliases_.Alias(operation_.values + plan.begin, plain_bytes);
   }
+  if (operation_.kind == v1::ExchangeHeader::REPAIR) {
+    return aliases_.Alias(encoder_.momentum().data() + plan.begin, plain_bytes);
+  }
   if (!IsTrainable(segment)) {
     const uint64_t place = plan.begin - options_.schema.trainable_elements();
     return aliases_.Alias(operation_.statistics + place, plain_bytes);
@@ -179,7 +212,15 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     return absl::InternalError(
         absl::StrCat("it answered for segment ", header.segment(), ", not ", token));
   }
-  if (header.result() == v1::ReplyHeader::PENDING) {
+  const bool pending = header.result() == v1::ReplyHeader::PENDING;
+  if (pending && operation_.kind == v1::ExchangeHeader::REPAIR) {
+    pending_repairs_.push_back(token);
+    missing_workers_.insert(header.missing_workers().begin(), header.missing_workers().end());
+    NoteShare(segment, header);
+    MarkReady(token);
+    return FollowUp{};
+  }
+  if (pending) {
     if (options_.stop != nullptr && options_.stop->load()) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
     }
@@ -200,6 +241,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
     if (IsTrainable(segment)) {
+      NoteShare(segment, header);
       pull_bytes_ += reply.Length();
       pull_plain_bytes_ += segment.plan->elements * sizeof(float);
       NoteFigures(segment, header);
@@ -240,6 +282,18 @@ absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader&
   segment.held_version = header.version();
   segment.clock = std::max(segment.clock, header.clock());
   return absl::OkStatus();
+}
+
+void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& header) {
+  if (operation_.kind == v1::ExchangeHeader::REPAIR) {
+    if (!BringsShare(segment, operation_.ticket)) return;
+    segment.share_ticket = operation_.ticket;
+    encoder_.NoteRepaired(*segment.plan, operation_.ticket);
+  } else if (operation_.kind == v1::ExchangeHeader::PUSH) {
+    segment.has_share = true;
+    // After DUPLICATE the older ticket stays: should it be too old, the server knows better.
+    if (header.result() == v1::ReplyHeader::APPLIED) segment.share_ticket = header.clock();
+  }
 }
 
 void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header) {

@@ -1,5 +1,5 @@
 // What the parameter client says to the servers about each segment: makes the
-// messages of an operation (read, push, skip, initialise), in the order in which
+// messages of an operation (read, push, skip, initialise, repair), in the order in which
 // the next forward pass needs the replies, and reads those into the vector.
 // Owns the per-segment protocol state: sequence numbers, held versions, clocks.
 // Internal to worker/parameter_client.h.
@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -33,7 +34,7 @@ class SegmentExchange : public ExchangeHandler {
     v1::ExchangeHeader::Kind kind = v1::ExchangeHeader::READ;
     std::vector<uint32_t> segments;
     bool lookahead = false;         // READ
-    uint64_t ticket = 0;            // PUSH, SKIP
+    uint64_t ticket = 0;            // PUSH, SKIP; REPAIR: the step of the rate
     std::vector<uint64_t> earlier;  // acknowledged with it
     uint64_t round = 0;
     float* gradient = nullptr;      // PUSH: trainable segments
@@ -51,6 +52,15 @@ class SegmentExchange : public ExchangeHandler {
   void Begin(Operation operation);
   // Payload bytes that the operation under way will send.
   uint64_t PayloadBytes() const;
+
+  // Rules with a worker half: the segments to be repaired before anything is pushed
+  // beyond this step of the rate, since their clock is before it, or their share of
+  // this worker's momentum is and has been left behind.
+  std::vector<uint32_t> Unrepaired(uint64_t step) const;
+  // Of the last REPAIR: the segments that have to be asked again, and the workers that
+  // they wait for, as far as the servers have said.
+  std::vector<uint32_t> pending_repairs() const;
+  std::set<uint32_t> missing_workers() const;
 
   // Blocks until the elements are ready, or all of the operation is done.
   absl::Status WaitFor(uint64_t begin, uint64_t elements);
@@ -75,6 +85,9 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t sequence = 0;      // of the last PUSH or SKIP
     uint64_t held_version = 0;  // of the last parameters read
     uint64_t clock = 0;         // highest ticket the server has said
+    // The server's parameters hold this worker's momentum, at the rate of this ticket.
+    bool has_share = false;
+    uint64_t share_ticket = 0;
   };
 
   bool IsTrainable(const SegmentState& segment) const {
@@ -86,6 +99,13 @@ class SegmentExchange : public ExchangeHandler {
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasPayload(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool BringsShare(const SegmentState& segment, uint64_t step) {
+    return segment.has_share && segment.share_ticket < step;
+  }
+  // Where this worker's share of momentum stands after an answer.
+  void NoteShare(SegmentState& segment, const v1::ReplyHeader& header)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Read(SegmentState& segment, const v1::ReplyHeader& header, const Payload& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
@@ -111,6 +131,8 @@ class SegmentExchange : public ExchangeHandler {
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> pending_repairs_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint32_t> missing_workers_ ABSL_GUARDED_BY(mutex_);
   double lag_elements_ ABSL_GUARDED_BY(mutex_) = 0;
   double elements_ ABSL_GUARDED_BY(mutex_) = 0;
   double gap_squares_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -29,6 +29,7 @@ TrainingLoop::TrainingLoop(const TrainingLoopOptions& options, GradientComputer*
       use_(options.use != nullptr ? options.use : &push_) {}
 
 absl::Status TrainingLoop::Run() {
+  uint64_t repaired = 0;
   for (;;) {
     if (Stopped()) {
       absl::Status finished = use_->Flush();
@@ -41,6 +42,13 @@ absl::Status TrainingLoop::Run() {
     if (!lead_->AwaitTicket()) {
       if (const absl::Status flushed = use_->Flush(); !flushed.ok()) return flushed;
     }
+    // Others may wait for this worker's momentum while there is no batch for it.
+    lead_->AwaitTicketOrRepair(repaired);
+    if (const uint64_t wanted = lead_->repair_ticket(); wanted > repaired) {
+      if (const absl::Status status = client_->Repair(wanted); !status.ok()) return status;
+      repaired = wanted;
+      continue;
+    }
     const auto ticket = lead_->NextTicket();
     if (!ticket.ok()) {
       // What was pushed still counts, if the servers take it.
@@ -48,6 +56,7 @@ absl::Status TrainingLoop::Run() {
       return finished.ok() ? ticket.status() : finished;
     }
     if (!ticket->has_value()) return client_->Finish();
+    if (const absl::Status status = client_->Repair((*ticket)->number); !status.ok()) return status;
     if (const absl::Status stepped = Step(**ticket); !stepped.ok()) return stepped;
   }
 }

@@ -1,4 +1,5 @@
-// A worker's life between its registration and its leave: ticket, gradient, push.
+// A worker's life between its registration and its leave: ticket, gradient, push; and
+// its momentum where the learning rate jumps and others wait for it.
 //
 //   TrainingLoop loop(options, &computer, client.get(), lead.get(), &progress);
 //   absl::Status status = loop.Run();   // OK: the job is finished

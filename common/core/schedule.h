@@ -26,6 +26,14 @@ struct Schedule {
 
   // The rate for an update at this clock. Ticket 0 is the first batch.
   float At(uint64_t ticket) const;
+
+  // kStep: the first ticket at each new rate, rising; the rates on both sides of step b
+  // are At(b - 1) and At(b). One that falls into the warm-up acts, and is listed, at the
+  // warm-up's end. Empty for rates that change smoothly or not at all.
+  std::vector<uint64_t> Steps() const;
 };
+
+// The newest of `steps` (as Steps gives them) that is not beyond the ticket; 0: none.
+uint64_t NewestStep(const std::vector<uint64_t>& steps, uint64_t ticket);
 
 }  // namespace foreshard

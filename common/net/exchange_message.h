@@ -17,7 +17,7 @@
 
 namespace foreshard {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // ExchangeRequest or ExchangeReply: field 1 the header, field 15 the payload (left
 // out when there are no bytes). Slices are shared, not copied.

@@ -72,6 +72,7 @@ class InProcessWorker {
     client_options_ = *options;
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
+                              .watch_repairs = RepairsSteps(*options),
                               .staleness_bound = job_.training().has_staleness_bound(),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
@@ -124,6 +125,8 @@ class InProcessWorker {
     lead_->Leave("finished");
     heartbeat_->End(true);
   }
+  // It is heard of by what it exchanges only, as if its other threads hung.
+  void StopHeartbeat() { heartbeat_.reset(); }
   // Without a word, as a process that is killed.
   void Vanish() {
     heartbeat_.reset();

@@ -86,20 +86,6 @@ TEST(WorkerHalfTest, EverySetOfInstructionsIsTheReference) {
   }
 }
 
-TEST(WorkerHalfTest, ResetForgets) {
-  const auto half = MakeWorkerHalf("dana_slim", {.momentum = 0.9f}, 3);
-  const std::vector<Block> blocks = {{0, 3, false}};
-  const std::vector<float> parameters(3);
-  std::vector<float> first = {1, 2, 3};
-  std::vector<float> again = first;
-  half->Transform(blocks, 0, 0.1f, 0.1f, parameters.data(), first.data());
-  half->Reset();
-  ASSERT_EQ(half->momentum().size(), 3u);
-  for (const float v : half->momentum()) EXPECT_EQ(v, 0);
-  half->Transform(blocks, 0, 0.1f, 0.1f, parameters.data(), again.data());
-  EXPECT_TRUE(SameBits(first, again));
-}
-
 TEST(WorkerHalfTest, ARateOfZeroStaysFinite) {
   EXPECT_EQ(DanaSlimRepair(0.9f, 0.0f, 0.1f), 0.0f);
   EXPECT_EQ(DanaSlimRepair(0.9f, 0.1f, 0.1f), 0.0f);

@@ -351,6 +351,31 @@ TEST(Lead, ARefusalNamesTheFieldThatDiffers) {
               HasSubstr("another job: this server has"));
 }
 
+// Once a batch at a new rate is dealt, everybody hears of it who asks, whatever is left
+// in their hands.
+TEST(Lead, SaysWhichStepOfTheRateIsReached) {
+  for (const std::string rule : {"dana_slim", "dana_zero"}) {
+    TestServers servers(TestJob({"update.rule=" + rule, "schedule.decay=step",
+                                 "schedule.decay_epochs=0.0625,0.125", "schedule.decay_factor=0.1"}));
+    LeadClient lead(servers);
+    const auto first = lead.Register(servers.Registration("a"));
+    const auto second = lead.Register(servers.Registration("b"));
+    ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+    const auto fetch = [&](const v1::RegisterReply& who, uint32_t count,
+                           const std::vector<uint64_t>& completed = {}) {
+      const auto reply = lead.Fetch(who.worker(), who.incarnation(), count, completed);
+      EXPECT_TRUE(reply.ok()) << reply.status();
+      return reply->repair_ticket();
+    };
+    const bool slim = rule == "dana_slim";
+    EXPECT_EQ(fetch(*first, 7), 0u);  // tickets 0..6; the rate falls at 7 and 13
+    EXPECT_EQ(fetch(*second, 1), slim ? 7u : 0u);
+    EXPECT_EQ(fetch(*first, 0), slim ? 7u : 0u);
+    EXPECT_EQ(fetch(*second, 7), slim ? 13u : 0u);
+    EXPECT_EQ(fetch(*first, 0, {0, 1, 2, 3, 4}), slim ? 13u : 0u);
+  }
+}
+
 TEST(Lead, StopEndsTheJobWithItsReason) {
   TestServers servers(TestJob());
   LeadClient lead(servers);

@@ -44,6 +44,7 @@ class SegmentHarness {
     uint64_t held_version = 0;
     uint64_t incarnation = 1;
     float last_eta = 0;
+    uint64_t share_ticket = 0;  // clock of the last push, or what it has repaired to
     std::unique_ptr<WorkerHalf> half;
   };
 
@@ -61,6 +62,7 @@ class SegmentHarness {
     workers[w].half = MakeWorkerHalf(options.rule.rule, {.momentum = options.rule.momentum},
                                      options.plan.elements);
     workers[w].last_eta = 0;
+    workers[w].share_ticket = 0;
     Send({.kind = EventKind::kJoin, .worker = w, .incarnation = workers[w].incarnation}, {});
     Read(w);
   }
@@ -86,6 +88,26 @@ class SegmentHarness {
               .reply_codec = static_cast<uint8_t>(reply_codec), .worker = w, .incarnation = worker.incarnation,
               .sequence = ++worker.sequence, .ticket = ticket, .held_version = worker.held_version},
              gradient);
+    Take(w, outcome);
+    if (status.ok()) worker.share_ticket = outcome.clock;
+    return outcome;
+  }
+
+  // Brings the momentum of w for this step of the rate, or asks again; takes the reply.
+  Outcome Repair(uint32_t w, uint64_t step) {
+    Worker& worker = workers[w];
+    const bool brings = worker.last_eta != 0 && worker.share_ticket < step;
+    std::vector<float> momentum;
+    if (brings) momentum.assign(worker.half->momentum().begin(), worker.half->momentum().end());
+    const Outcome outcome =
+        Send({.kind = EventKind::kLearningRateRepair, .worker = w, .incarnation = worker.incarnation,
+              .ticket = step, .held_version = worker.held_version},
+             momentum);
+    if (!status.ok()) return outcome;
+    if (brings) {
+      worker.share_ticket = step;
+      worker.last_eta = options.schedule.At(step);
+    }
     Take(w, outcome);
     return outcome;
   }

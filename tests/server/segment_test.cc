@@ -242,7 +242,8 @@ TEST(Segment, BadEventsAreRefusedAndChangeNothing) {
   expect(push, bad, "not finite");
   expect(push, {}, "payload of 0 bytes");
   expect({.kind = EventKind::kRead, .worker = 0, .incarnation = 1}, Ones(kElements), "where none belong");
-  expect({.kind = EventKind::kLearningRateRepair}, Ones(kElements), "nothing to repair");
+  expect({.kind = EventKind::kLearningRateRepair, .worker = 0, .incarnation = 1}, Ones(kElements),
+         "nothing to repair");
   expect({.kind = EventKind::kRoundClosed}, {}, "cannot be closed");
   other = push;
   other.codec = 200;

@@ -158,6 +158,49 @@ TEST(Exchange, SkipsAreCountedAndConsumed) {
   EXPECT_EQ(servers.Status().pushes_applied(), 0);
 }
 
+// Two workers at a step of the rate.
+TEST(Exchange, RepairsWaitUntilAllHaveBroughtTheirMomentum) {
+  TestServers servers(TestJob({"update.rule=dana_slim", "schedule.decay=step",
+                               "schedule.decay_epochs=0.125", "schedule.decay_factor=0.5"}));
+  TestWorker a(servers, 0, 5), b(servers, 1, 5);
+  ASSERT_TRUE(a.SayHello().ok() && b.SayHello().ok());
+  a.InitialiseAll(1);
+  for (TestWorker* worker : {&a, &b}) {
+    ASSERT_TRUE(worker->Read(0).status.ok());
+    ASSERT_TRUE(worker->Push(0, worker->worker()).status.ok());
+  }
+  const std::vector<float> before = a.Read(0).values;
+  const auto repair = [&](TestWorker& worker, const std::string& payload) {
+    v1::ExchangeHeader header = worker.Header(v1::ExchangeHeader::REPAIR, 0);
+    header.set_ticket(13);
+    return worker.Send(header, payload);
+  };
+  const std::string ones = a.Encode(0, std::vector<float>(128, 1));
+  Answer answer = repair(a, ones);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.header.result(), v1::ReplyHeader::PENDING);
+  ASSERT_EQ(answer.header.missing_workers_size(), 1);
+  EXPECT_EQ(answer.header.missing_workers(0), 1u);
+  EXPECT_TRUE(answer.values.empty());
+  EXPECT_THAT(servers.Status().waiting_for(), HasSubstr("momentum of workers 1"));
+  // Neither may push beyond, and the other has something to bring.
+  EXPECT_EQ(a.Push(0, 13).status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(b.Push(0, 14).status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(repair(b, "").status.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(repair(a, "").header.result(), v1::ReplyHeader::PENDING);
+  answer = repair(b, ones);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.header.result(), v1::ReplyHeader::CURRENT);
+  EXPECT_EQ(answer.header.clock(), 13u);
+  EXPECT_FLOAT_EQ(answer.header.learning_rate(), 0.005f);
+  // By half a rate of 0.01 times 0.9, of each.
+  for (size_t k = 0; k < before.size(); ++k) EXPECT_NEAR(answer.values[k], before[k] + 0.009f, 1e-6f);
+  EXPECT_EQ(repair(a, "").values, answer.values);
+  EXPECT_EQ(servers.Status().waiting_for(), "");
+  EXPECT_EQ(servers.Status().pushes_applied(), 2u);
+  EXPECT_EQ(a.Push(0, 13).status.code(), Code::kOk);
+}
+
 TEST(Exchange, CountsStalenessAndBytesExactly) {
   TestServers servers(TestJob());
   TestWorker slow(servers, 0, 5), fast(servers, 1, 5);
@@ -263,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(
     Exchange, RefusedExchange,
     ::testing::Values(
         BadExchange{"protocol", Code::kFailedPrecondition, "another protocol version",
-                    [](auto& h, auto&) { h.mutable_contract()->set_protocol(2); }},
+                    [](auto& h, auto&) { h.mutable_contract()->set_protocol(1); }},
         BadExchange{"job", Code::kFailedPrecondition, "another job",
                     [](auto& h, auto&) { h.mutable_contract()->set_job(2); }},
         BadExchange{"schema", Code::kFailedPrecondition, "another model schema",

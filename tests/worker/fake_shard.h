@@ -34,6 +34,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     float eta = 0.1f;
     bool synchronous = false;  // answers a push with PENDING, a FETCH after `pending_fetches` of them
     int pending_fetches = 1;
+    int pending_repairs = 0;  // REPAIRs of a segment that are answered with PENDING
     uint64_t tickets = 0;
     uint32_t epochs = 1;
     bool hold_tickets = false;  // as after HoldTicketsBack(true)
@@ -43,7 +44,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     bool initialised = false;
     uint64_t version = 0, clock = 0, sequence = 0;
     uint64_t applied = 0, skipped = 0, duplicates = 0;
-    int fetches = 0;
+    int fetches = 0, repairs = 0;
   };
 
   FakeShard(const ShardPlan& plan, const Options& options) : plan_(plan), options_(options) {
@@ -139,6 +140,14 @@ class FakeShard final : public v1::ParameterServer::Service,
     absl::MutexLock lock(&mutex_);
     return figures_;
   }
+  void set_repair_ticket(uint64_t ticket) {
+    absl::MutexLock lock(&mutex_);
+    repair_ticket_ = ticket;
+  }
+  int ticket_fetches() const {
+    absl::MutexLock lock(&mutex_);
+    return ticket_fetches_;
+  }
   int most_tickets_out() const {
     absl::MutexLock lock(&mutex_);
     return most_out_;
@@ -209,6 +218,8 @@ class FakeShard final : public v1::ParameterServer::Service,
       if (const grpc::Status status = fault_({}, false); !status.ok()) return status;
     }
     completed_.insert(completed_.end(), request->completed().begin(), request->completed().end());
+    ++ticket_fetches_;
+    reply->set_repair_ticket(repair_ticket_);
     for (uint32_t k = 0; k < request->count() && next_ticket_ < options_.tickets; ++k) {
       if (!hold_tickets_) reply->add_tickets(next_ticket_++);
     }
@@ -317,6 +328,15 @@ class FakeShard final : public v1::ParameterServer::Service,
         }
         break;
       }
+      case v1::ExchangeHeader::REPAIR:
+        if (state.repairs++ < options_.pending_repairs) {
+          out.set_result(v1::ReplyHeader::PENDING);
+          out.add_missing_workers(5);
+          parameters = false;
+        } else {
+          state.clock = std::max(state.clock, header.ticket());
+        }
+        break;
       case v1::ExchangeHeader::FETCH:
         if (state.fetches++ < options_.pending_fetches) {
           out.set_result(v1::ReplyHeader::PENDING);
@@ -394,6 +414,8 @@ class FakeShard final : public v1::ParameterServer::Service,
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
   int most_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  int ticket_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint32_t> script_ ABSL_GUARDED_BY(mutex_);
   uint32_t epochs_done_ ABSL_GUARDED_BY(mutex_) = 0;

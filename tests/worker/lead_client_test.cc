@@ -157,6 +157,35 @@ TEST(LeadClient, StopsWaitingWhenAsked) {
   EXPECT_EQ(lead->NextTicket().status().code(), absl::StatusCode::kCancelled);
 }
 
+// Others wait for this worker, which has nothing to do.
+TEST(LeadClient, AWaitForATicketEndsWhereMomentumIsWanted) {
+  FakeShard server(SmallPlan(), {.tickets = 1});
+  auto lead = Registered(server);
+  lead->AwaitTicketOrRepair(0);
+  ASSERT_EQ(lead->NextTicket().value()->number, 0u);
+  EXPECT_EQ(lead->repair_ticket(), 0u);
+  server.set_repair_ticket(10);
+  lead->AwaitTicketOrRepair(0);  // no ticket comes any more, nor is the job over
+  EXPECT_EQ(lead->repair_ticket(), 10u);
+  lead->AwaitTicketOrRepair(0);  // still wanted
+  lead->Completed(0);
+  lead->AwaitTicketOrRepair(10);  // the job is over
+  EXPECT_FALSE(lead->NextTicket().value().has_value());
+  EXPECT_EQ(lead->repair_ticket(), 10u);
+}
+
+// With its hands full it asks only where it has to hear what others want.
+TEST(LeadClient, WatchesForRepairsDuringALongBatch) {
+  FakeShard server(SmallPlan(), {.tickets = 1'000'000});
+  std::atomic<bool> stop{false};
+  auto lead = LeadClient::Register({.address = server.address(), .watch_repairs = true, .stop = &stop});
+  ASSERT_TRUE(lead.ok()) << lead.status();
+  ASSERT_TRUE((*lead)->NextTicket().ok());
+  server.set_repair_ticket(10);
+  while ((*lead)->repair_ticket() == 0) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ((*lead)->repair_ticket(), 10u);
+}
+
 TEST(LeadClient, SaysWhichTicketsWereWaitedFor) {
   FakeShard server(SmallPlan(), {.tickets = 1000, .hold_tickets = true});
   auto lead = Registered(server);
