@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/core/bytes.h"
+#include "common/core/catalogue.h"
 #include "common/core/shard_plan.h"
 #include "common/net/job_parts.h"
 #include "kernels/codecs/codec.h"
@@ -65,6 +66,11 @@ struct VirtualWorker {
   uint64_t ticket = 0;
   uint64_t batches = 0;
   bool computing = false;  // or exchanging, so that it takes no batch
+  bool joined = false;     // the segments know it
+  // Momentum at workers: the steps of the rate to which its share was brought, and to
+  // which everybody's was; and whether it holds its batch back until then.
+  uint64_t brought = 0, repaired = 0;
+  bool waits_for_repair = false;
   bool pulling = false;         // elastic: the replies that it waits for are the center's
   bool exchange_waits = false;  // elastic: for the push under way
   // Of the push under way.
@@ -114,6 +120,11 @@ class Simulation {
   absl::Status Initialise();
   // Gives free workers batches, lowest slot first, as far as the dealer lets it.
   absl::Status DealToAll(double now);
+  // Where batches beyond a step of the rate are dealt: workers that are at rest bring
+  // their momentum, and go on once all have.
+  absl::Status RepairMomentum(double now);
+  absl::Status RepairSegments(uint32_t worker, uint64_t step, bool with_share);
+  uint64_t StepDealt() const;
   absl::Status Begin(uint32_t worker, uint64_t ticket, bool fresh, double now);
   Event ReadEvent(uint32_t worker, uint32_t segment) const;
   absl::Status Read(uint32_t worker, uint32_t segment);
@@ -146,6 +157,7 @@ class Simulation {
   std::unique_ptr<GradientComputer> computer_;
   std::unique_ptr<Evaluator> evaluator_;
   ShardPlan plan_;
+  std::vector<uint64_t> steps_;  // of the rate, where momentum is at workers
   std::vector<std::unique_ptr<Segment>> segments_;
   std::unique_ptr<Dealer> dealer_;
   std::vector<VirtualWorker> workers_;
@@ -209,6 +221,7 @@ absl::Status Simulation::Prepare() {
       .schedule = MakeSchedule(job_, batches_per_epoch_),
       .trainable_elements = schema.trainable_elements(),
       .segments = segments_.size()};
+  if (FindRule(job_.update().rule())->worker_half) steps_ = encoder.schedule.Steps();
   workers_.reserve(workers);
   for (uint32_t k = 0; k < workers; ++k) {
     workers_.emplace_back(encoder, schema.elements(), schema.statistic_elements(),
@@ -299,6 +312,62 @@ absl::Status Simulation::DealToAll(double now) {
       return status;
     }
   }
+  return steps_.empty() ? absl::OkStatus() : RepairMomentum(now);
+}
+
+uint64_t Simulation::StepDealt() const {
+  const uint64_t dealt = dealer_->next_ticket();
+  return dealt == 0 ? 0 : NewestStep(steps_, dealt - 1);
+}
+
+absl::Status Simulation::RepairMomentum(double now) {
+  const uint64_t step = StepDealt();
+  for (uint32_t k = 0; k < workers_.size(); ++k) {
+    VirtualWorker& worker = workers_[k];
+    const bool at_rest = !worker.computing || worker.waits_for_repair;
+    if (!worker.joined || worker.brought >= step || !at_rest) continue;
+    if (const absl::Status status = RepairSegments(k, step, true); !status.ok()) return status;
+    worker.brought = step;
+  }
+  for (const std::unique_ptr<Segment>& segment : segments_) {
+    if (!segment->MissingShares(step).empty()) return absl::OkStatus();
+  }
+  for (uint32_t k = 0; k < workers_.size(); ++k) {
+    VirtualWorker& worker = workers_[k];
+    if (worker.brought < step || worker.repaired >= step) continue;
+    if (const absl::Status status = RepairSegments(k, step, false); !status.ok()) return status;
+    worker.repaired = step;
+    if (std::exchange(worker.waits_for_repair, false)) {
+      Schedule(now + options_.clock.BatchSeconds(k, worker.step++), k, What::kComputed);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Brings the worker's share to all segments; without it, takes the repaired parameters.
+absl::Status Simulation::RepairSegments(uint32_t k, uint64_t step, bool with_share) {
+  VirtualWorker& worker = workers_[k];
+  for (uint32_t s = 0; s < segments_.size(); ++s) {
+    if (!IsTrainable(s)) continue;
+    const SegmentPlan& plan = plan_.segments()[s];
+    Event event = ReadEvent(k, s);
+    event.kind = EventKind::kLearningRateRepair;
+    event.ticket = step;
+    event.argument = 0;
+    const ByteSpan share(
+        reinterpret_cast<const uint8_t*>(worker.encoder.momentum().data() + plan.begin),
+        plan.elements * sizeof(float));
+    if (with_share) event.payload = {.pieces = {&share, 1}, .bytes = share.size()};
+    if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
+    reply_.resize(share.size());
+    Reply reply = {.data = reply_.data()};
+    const Outcome outcome = segments_[s]->Apply(event, &reply);
+    if (with_share) {
+      worker.encoder.NoteRepaired(plan, step);
+    } else {
+      TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -306,7 +375,7 @@ absl::Status Simulation::DealToAll(double now) {
 // reads the parameters anew.
 absl::Status Simulation::Begin(uint32_t k, uint64_t ticket, bool fresh, double now) {
   VirtualWorker& worker = workers_[k];
-  const bool first = worker.step == 0;
+  const bool first = !worker.joined;
   if (first || (fresh && !synchronous_ && !worker.replica.has_value())) {
     for (uint32_t s = 0; s < segments_.size(); ++s) {
       if (const absl::Status status = Read(k, s); !status.ok()) return status;
@@ -314,8 +383,10 @@ absl::Status Simulation::Begin(uint32_t k, uint64_t ticket, bool fresh, double n
     }
     if (worker.replica.has_value()) worker.replica->Restart(worker.parameters.data());
   }
-  worker.computing = true;
+  worker.computing = worker.joined = true;
   worker.ticket = ticket;
+  worker.waits_for_repair = StepDealt() > worker.repaired;
+  if (worker.waits_for_repair) return absl::OkStatus();
   Schedule(now + options_.clock.BatchSeconds(k, worker.step++), k, What::kComputed);
   return absl::OkStatus();
 }

@@ -221,6 +221,26 @@ TEST_F(SimulationTest, CompressedMessagesAreSmallerAndDecoded) {
   EXPECT_LT(small.final_loss, 1.5 * plain.final_loss);
 }
 
+TEST_F(SimulationTest, SlimIsZeroThroughAStepOfTheRate) {
+  // With the exact repair both train the same; the repair waits for the batches under way.
+  const std::vector<std::string> steps = {"schedule.decay=step", "schedule.decay_epochs=1,2",
+                                          "schedule.decay_factor=0.1", "training.workers=4"};
+  std::vector<std::string> slim = steps;
+  slim.push_back("update.rule=dana_slim");
+  const SimulationResult zero = Run(steps, {.variation = 0}).value();
+  const SimulationResult repaired = Run(slim, {.variation = 0}).value();
+  EXPECT_EQ(repaired.batches, 120);
+  EXPECT_EQ(repaired.virtual_seconds, zero.virtual_seconds);
+  // At the steps zero's workers hold parameters of the old rate, slim's new ones.
+  EXPECT_LT(repaired.surprise_mean, zero.surprise_mean);
+  EXPECT_GT(repaired.surprise_mean, 0.8 * zero.surprise_mean);
+  // Zero is evaluated at theta, slim at what it sends, which momentum has moved on.
+  EXPECT_NEAR(repaired.final_loss, zero.final_loss, 0.05 * zero.final_loss);
+  const SimulationResult unequal = Run(slim, {.machine_variation = 0.6}).value();
+  EXPECT_EQ(unequal.batches, 120);
+  EXPECT_GT(unequal.virtual_seconds, unequal.ideal_seconds);
+}
+
 TEST_F(SimulationTest, DivergenceIsAResult) {
   // |1 - eta 0.01| > 1: every step makes the vector longer, until it overflows.
   const SimulationResult result =
