@@ -18,7 +18,8 @@ ElasticReplica::ElasticReplica(const ElasticOptions& options, const ShardPlan& p
 void ElasticReplica::Restart(const float* center) { local_.Restart(center); }
 
 float ElasticReplica::Eta(uint32_t segment, uint64_t ticket) const {
-  return options_.schedule.At(std::max(ticket, clocks_[segment]));
+  const bool rounds = options_.synchronous_steps > 0;
+  return options_.schedule.At(rounds ? ticket : std::max(ticket, clocks_[segment]));
 }
 
 const float* ElasticReplica::GradientPoint(uint64_t ticket) {

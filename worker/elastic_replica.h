@@ -48,7 +48,9 @@ class ElasticReplica {
   void Restart(const float* center);
 
   // The highest ticket that the segment's server is known to have seen. A step's rate is
-  // the schedule's at the higher of this and its ticket.
+  // the schedule's at the higher of this and its ticket. In rounds it is the ticket's:
+  // when a round closed its clock was below that of the next steps, and what a faster
+  // member has pushed since then would make the rate a matter of chance.
   void set_clock(uint32_t segment, uint64_t ticket) { clocks_[segment] = ticket; }
 
   // Where the gradient of this ticket is to be computed; valid until the next call.

@@ -107,6 +107,19 @@ TEST_F(ElasticReplicaTest, TheRateIsOfTheTicketOrOfTheSegmentsClock) {
   EXPECT_THAT(std::vector<float>(at, at + 5), ElementsAre(-0.25f, 0.75f, 2.25f, 3.25f, 5));
 }
 
+TEST_F(ElasticReplicaTest, InRoundsTheRateIsOfTheTicketAlone) {
+  ElasticOptions options = Options();
+  options.schedule.decay = Decay::kStep;
+  options.schedule.decay_epochs = {1};
+  options.schedule.decay_factor = 0.5;
+  options.synchronous_steps = 14;
+  ElasticReplica replica(options, plan_, schema_);
+  replica.Restart(start_.data());
+  replica.set_clock(1, 12);  // another member's push to the next round
+  replica.Step(9, 4, gradient_.data());
+  EXPECT_THAT(replica.local().parameters(), ElementsAre(0, 1, 2, 3, 5));
+}
+
 TEST_F(ElasticReplicaTest, ParametersThatRanAwayBeginAnewAtTheCenter) {
   ElasticOptions options = Options();
   options.local.momentum = 0.5f;
