@@ -104,6 +104,9 @@ class SimulationTest : public EndToEndTest {
   void ExpectReplayAgrees() {
     const std::vector<float> master = AwaitMaster();
     const std::vector<std::vector<Event>> arrivals = EndAndLoadArrivals();
+    for (const std::vector<Event>& shard : arrivals) {
+      for (const Event& event : shard) kinds_.insert(event.kind);
+    }
     const auto replayed = ReplayArrivals(job_, *train_, arrivals);
     ASSERT_TRUE(replayed.ok()) << replayed.status();
     ASSERT_EQ(replayed->parameters.size(), master.size());
@@ -142,11 +145,13 @@ class SimulationTest : public EndToEndTest {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Fleet> fleet_;
   ReplayResult replayed_;
+  std::set<EventKind> kinds_;  // of events that were recorded
 };
 
 struct RecordedRule {
   std::string name;
   std::vector<std::string> overrides;
+  EventKind shows = EventKind::kPush;  // what the record must have
 };
 
 class ReplayTest : public SimulationTest, public ::testing::WithParamInterface<RecordedRule> {};
@@ -160,6 +165,7 @@ TEST_P(ReplayTest, GivesTheRunsParametersBitForBit) {
   ASSERT_NO_FATAL_FAILURE(ExpectReplayAgrees());
   EXPECT_EQ(replayed_.steps, 96u);
   EXPECT_EQ(replayed_.updates + replayed_.discarded, 96u);
+  EXPECT_TRUE(kinds_.contains(GetParam().shows)) << ToString(GetParam().shows);
   if (job_.update().rule() != "ssgd") {
     EXPECT_GT(replayed_.lag_mean, 0);
   }
@@ -173,13 +179,20 @@ INSTANTIATE_TEST_SUITE_P(
                      {"update.rule=dana_slim", "compression.push=one_bit",
                       "update.weight_decay=0.0001", "training.micro_batches=2",
                       "training.clip_norm=1", "schedule.warmup_epochs=2"}},
+        RecordedRule{"steps_of_the_rate",
+                     {"update.rule=dana_slim", "compression.push=one_bit", "schedule.decay=step",
+                      "schedule.decay_epochs=1,2", "schedule.decay_factor=0.2"},
+                     EventKind::kLearningRateRepair},
         RecordedRule{"gap_aware",
                      {"update.rule=gap_aware", "compression.push=none", "compression.reply=fp16",
                       "training.statistics_interval_steps=1"}},
         RecordedRule{"discards",
                      {"update.rule=nag_asgd", "compression.push=one_bit_mean",
-                      "update.delay_threshold=2"}},
-        RecordedRule{"ssgd", {"update.rule=ssgd", "compression.push=one_bit"}}),
+                      "update.delay_threshold=2"},
+                     EventKind::kDiscard},
+        RecordedRule{"ssgd",
+                     {"update.rule=ssgd", "compression.push=one_bit"},
+                     EventKind::kRoundClosed}),
     [](const auto& info) { return info.param.name; });
 
 // Whoever is killed leaves a push that not every segment has seen, momentum that is
@@ -197,6 +210,7 @@ TEST_F(SimulationTest, AReplayFollowsWorkersThatDieAndComeBack) {
   ASSERT_TRUE(fleet_->StartWorker(1, {pace}).ok());
   ASSERT_NO_FATAL_FAILURE(ExpectReplayAgrees());
   EXPECT_GE(replayed_.steps, 192u);
+  EXPECT_TRUE(kinds_.contains(EventKind::kExpire));
 }
 
 // The whole way of a user: a run that leaves its records, one that follows them.

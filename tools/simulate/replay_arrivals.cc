@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,7 +34,8 @@ class OpenGate : public ParameterGate {
 // Whether a reply to this event is one that its worker may go on with.
 bool SendsToWorker(EventKind kind) {
   return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kDiscard ||
-         kind == EventKind::kResend || kind == EventKind::kRead;
+         kind == EventKind::kResend || kind == EventKind::kRead ||
+         kind == EventKind::kLearningRateRepair;
 }
 
 bool ConsumesTicket(EventKind kind) {
@@ -61,6 +63,8 @@ struct WorkerStart {
         done(segments),
         sent(segments),
         clock(segments),
+        share(segments),
+        share_before(segments),
         payload(segments),
         waits(segments) {}
 
@@ -76,6 +80,9 @@ struct WorkerStart {
   std::vector<uint64_t> done;
   std::vector<std::vector<Sent>> sent;
   std::vector<uint64_t> clock;
+  // Rules with a worker half: at which ticket's rate the worker takes its momentum to
+  // be counted, now and before its last push; none: it has not pushed.
+  std::vector<std::optional<uint64_t>> share, share_before;
   std::vector<std::vector<uint8_t>> payload;
   std::vector<bool> waits;
   uint64_t steps = 0;  // computed
@@ -113,6 +120,8 @@ class Replay {
   const Sent* HeldAt(const WorkerStart& start, uint32_t segment, uint64_t sequence) const;
   absl::StatusOr<bool> Ready(const Event& event, std::string* missing);
   absl::Status Apply(const Event& event);
+  ByteSpan MomentumToBring(const WorkerStart& start, const Event& event) const;
+  void NoteShare(WorkerStart& start, const Event& event, const Outcome& outcome) const;
   std::vector<float> Decode(const SegmentPlan& segment, const Reply& reply);
   // Keeps the segment where its version is a cut; statistics with the last one.
   void NoteCut(uint32_t segment);
@@ -214,8 +223,7 @@ absl::Status Replay::Index(const std::vector<Event>& arrivals, uint32_t shard) {
                        event.segment, " is not of this shard: arrivals of another job or shard?"));
     }
     queues_[event.segment].events.push_back(&event);
-    if (event.kind == EventKind::kFold || event.kind == EventKind::kPhaseChange ||
-        event.kind == EventKind::kLearningRateRepair) {
+    if (event.kind == EventKind::kFold || event.kind == EventKind::kPhaseChange) {
       return absl::UnimplementedError(absl::StrCat(
           "replay: shard ", shard, ", event ", event.number, ": ",
           std::string(ToString(event.kind)), " carries what arrivals do not keep"));
@@ -366,6 +374,8 @@ absl::Status Replay::Apply(const Event& recorded) {
   if (event.kind == EventKind::kInitialise) {
     bytes = {reinterpret_cast<const uint8_t*>(initial_.data() + segment_plan.begin),
              segment_plan.elements * sizeof(float)};
+  } else if (event.kind == EventKind::kLearningRateRepair) {
+    bytes = MomentumToBring(StartOf(event), event);
   } else if (ConsumesTicket(event.kind)) {
     WorkerStart& start = StartOf(event);
     start.waits[s] = false;
@@ -390,7 +400,10 @@ absl::Status Replay::Apply(const Event& recorded) {
   const uint64_t version = segment.version();
   const Outcome outcome = segment.Apply(event, &reply);
   ++result_.events;
-  if (SendsToWorker(event.kind)) ++StartOf(event).done[s];
+  if (SendsToWorker(event.kind)) {
+    ++StartOf(event).done[s];
+    NoteShare(StartOf(event), event, outcome);
+  }
   if (IsTrainable(s) && (outcome.result == Result::kApplied || outcome.result == Result::kPending) &&
       event.kind == EventKind::kPush) {
     const auto elements = static_cast<double>(segment_plan.elements);
@@ -415,6 +428,33 @@ absl::Status Replay::Apply(const Event& recorded) {
        .clock = outcome.clock,
        .values = Decode(segment_plan, reply)});
   return absl::OkStatus();
+}
+
+// What SegmentExchange sends with REPAIR: once for each step of the rate.
+ByteSpan Replay::MomentumToBring(const WorkerStart& start, const Event& event) const {
+  const std::optional<uint64_t>& share = start.share[event.segment];
+  if (!share.has_value() || *share >= event.ticket) return {};
+  const SegmentPlan& segment = plan().segments()[event.segment];
+  return {reinterpret_cast<const uint8_t*>(start.encoder.momentum().data() + segment.begin),
+          segment.elements * sizeof(float)};
+}
+
+// As SegmentExchange does when it reads the answer.
+void Replay::NoteShare(WorkerStart& start, const Event& event, const Outcome& outcome) const {
+  if (!start.encoder.has_momentum() || !IsTrainable(event.segment)) return;
+  std::optional<uint64_t>& share = start.share[event.segment];
+  std::optional<uint64_t>& before = start.share_before[event.segment];
+  if (event.kind == EventKind::kPush) {
+    before = share.value_or(0);
+    share = outcome.clock;
+  } else if (event.kind == EventKind::kResend && event.sequence == start.steps) {
+    // The answer that says at which rate was lost.
+    share = before;
+  } else if (event.kind == EventKind::kLearningRateRepair && share.has_value() &&
+             *share < event.ticket) {
+    share = event.ticket;
+    start.encoder.NoteRepaired(plan().segments()[event.segment], event.ticket);
+  }
 }
 
 void Replay::NoteCut(uint32_t s) {
