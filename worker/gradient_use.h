@@ -70,12 +70,6 @@ class ElasticSteps final : public GradientUse {
   absl::Status Flush() override;
 
  private:
-  // The worker's own parameters are always there.
-  class OpenGate final : public ParameterGate {
-   public:
-    absl::Status WaitFor(uint64_t, uint64_t) override { return absl::OkStatus(); }
-  };
-
   absl::Status Exchange();
   void NoteClocks();
 

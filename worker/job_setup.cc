@@ -13,7 +13,7 @@ namespace foreshard {
 namespace {
 
 // Synthetic examples have the size of the default job's, so that its models run
-// on them; the synthetic model reads none.
+// on them; analytic models read none.
 constexpr InputShape kSyntheticShape{28, 28, 1};
 constexpr InputShape kNoShape{1, 1, 1};
 
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std:
   const v1::DataSpec& data = job.data();
   if (data.format() == "synthetic") {
     return MakeSyntheticDataset(
-        data.examples(), job.model().name() == "synthetic" ? kNoShape : kSyntheticShape,
+        data.examples(), IsAnalytic(job.model().name()) ? kNoShape : kSyntheticShape,
         std::max(data.classes(), 1u));
   }
   IdxOptions options;

@@ -59,13 +59,14 @@ constexpr CodecTraits kCodecs[] = {
     {.name = "one_bit_mean", .for_pushes = true},
 };
 
-constexpr std::string_view kModels[] = {"cnn", "mlp", "synthetic"};
+constexpr std::string_view kModels[] = {"cnn", "mlp", "quadratic", "synthetic"};
 
 }  // namespace
 
 absl::Span<const RuleTraits> Rules() { return kRules; }
 absl::Span<const CodecTraits> Codecs() { return kCodecs; }
 absl::Span<const std::string_view> Models() { return kModels; }
+bool IsAnalytic(std::string_view model) { return model == "quadratic" || model == "synthetic"; }
 
 const RuleTraits* FindRule(std::string_view name) {
   for (const RuleTraits& rule : kRules) {

@@ -42,6 +42,8 @@ struct CodecTraits {
 absl::Span<const RuleTraits> Rules();
 absl::Span<const CodecTraits> Codecs();
 absl::Span<const std::string_view> Models();
+// Models that are formulas: they have a given number of elements, and read no data.
+bool IsAnalytic(std::string_view model);
 
 // nullptr when there is none of that name.
 const RuleTraits* FindRule(std::string_view name);

@@ -104,13 +104,13 @@ void CheckModel(const v1::ModelSpec& model, Problems* problems) {
   if (model.dense_units() > kMaxWidth) {
     problems->CheckCount("model.dense_units", model.dense_units(), 1, kMaxWidth);
   }
-  if (model.name() == "synthetic") {
+  if (IsAnalytic(model.name())) {
     problems->CheckCount("model.elements", model.elements(), 1, kMaxElements);
     problems->CheckUnused(model.widths_size() > 0, "model.widths",
-                          "the model synthetic has no layers");
+                          absl::StrCat("the model ", model.name(), " has no layers"));
   } else {
     problems->CheckUnused(model.elements() != 0, "model.elements",
-                          "only the model synthetic has a given length");
+                          "only the models quadratic and synthetic have a given length");
   }
   problems->CheckUnused(model.name() != "cnn" && model.dense_units() != 0, "model.dense_units",
                         "only the model cnn has it");
@@ -118,17 +118,18 @@ void CheckModel(const v1::ModelSpec& model, Problems* problems) {
 
 void CheckData(const v1::JobSpec& job, Problems* problems) {
   const v1::DataSpec& data = job.data();
-  const bool synthetic_model = job.model().name() == "synthetic";
+  const bool analytic = IsAnalytic(job.model().name());
   if (data.format() != "idx" && data.format() != "synthetic") {
     problems->Add("data.format", absl::StrCat("'", data.format(), "'"),
                   "choose one of: idx, synthetic");
     return;
   }
-  if (synthetic_model && data.format() != "synthetic") {
+  if (analytic && data.format() != "synthetic") {
     problems->Add("data.format", data.format(),
-                  "the model synthetic reads no data; say synthetic and data.examples");
+                  absl::StrCat("the model ", job.model().name(),
+                               " reads no data; say synthetic and data.examples"));
   }
-  if (!synthetic_model) problems->CheckCount("data.classes", data.classes(), 2, 65536);
+  if (!analytic) problems->CheckCount("data.classes", data.classes(), 2, 65536);
   if (data.format() == "synthetic") {
     problems->CheckCount("data.examples", data.examples(), 1, UINT32_MAX);
     if (data.examples() > 0 && job.training().batch_size() > data.examples()) {

@@ -21,11 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class OpenGate : public ParameterGate {
- public:
-  absl::Status WaitFor(uint64_t, uint64_t) override { return absl::OkStatus(); }
-};
-
 uint64_t TrainableSegments(const ShardServer& server) {
   const v1::StatusReply status = server.status();
   uint64_t count = 0;

@@ -16,11 +16,6 @@ namespace {
 
 using ::testing::SizeIs;
 
-class OpenGate : public ParameterGate {
- public:
-  absl::Status WaitFor(uint64_t, uint64_t) override { return absl::OkStatus(); }
-};
-
 constexpr uint64_t kTickets = 120;  // of SyntheticJob, 60 an epoch
 
 v1::JobSpec ElasticJob(std::vector<std::string> overrides) {

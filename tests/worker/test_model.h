@@ -108,10 +108,4 @@ class RampDataset : public Dataset {
   uint32_t inputs_;
 };
 
-// Lets everything through.
-class OpenGate : public ParameterGate {
- public:
-  absl::Status WaitFor(uint64_t, uint64_t) override { return absl::OkStatus(); }
-};
-
 }  // namespace foreshard

@@ -22,11 +22,6 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-class OpenGate : public ParameterGate {
- public:
-  absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
-};
-
 // Calls `step` until the time is over, at least three times; shortest call in
 // seconds. The first call, which plans, is not counted.
 template <typename Step>

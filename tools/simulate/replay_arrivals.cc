@@ -25,12 +25,6 @@
 namespace foreshard {
 namespace {
 
-// Everything that a replayed worker waits for is there before it computes.
-class OpenGate : public ParameterGate {
- public:
-  absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
-};
-
 // Whether a reply to this event is one that its worker may go on with.
 bool SendsToWorker(EventKind kind) {
   return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kDiscard ||

@@ -39,12 +39,6 @@ constexpr uint64_t kProgressEvery = 32;
 // Slots of one start of a worker: nobody is restarted here.
 constexpr uint64_t kIncarnation = 1;
 
-// All parameters of a virtual worker are there when it begins.
-class OpenGate : public ParameterGate {
- public:
-  absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
-};
-
 struct VirtualWorker {
   VirtualWorker(const PushEncoderOptions& encoder, uint64_t elements, uint64_t statistics,
                 uint32_t interval, size_t segments)

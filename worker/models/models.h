@@ -14,6 +14,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeMlp(const ModelOptions& options,
 // cnn.cc
 absl::StatusOr<std::unique_ptr<Model>> MakeCnn(const ModelOptions& options,
                                                kernels::Device& device);
+// quadratic.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeQuadratic(const ModelOptions& options,
+                                                     kernels::Device& device);
 // synthetic.cc
 absl::StatusOr<std::unique_ptr<Model>> MakeSynthetic(const ModelOptions& options,
                                                      kernels::Device& device);

@@ -1,5 +1,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/core/catalogue.h"
 #include "worker/models/models.h"
 
 namespace foreshard {
@@ -13,6 +14,7 @@ struct Entry {
 constexpr Entry kEntries[] = {
     {"cnn", MakeCnn},
     {"mlp", MakeMlp},
+    {"quadratic", MakeQuadratic},
     {"synthetic", MakeSynthetic},
 };
 
@@ -32,10 +34,10 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options,
     if (options.batch_size == 0) {
       return absl::InvalidArgumentError(prefix + "batch_size is 0; it must be at least 1");
     }
-    if (options.name == "synthetic") return entry.make(options, device);
+    if (IsAnalytic(options.name)) return entry.make(options, device);
     if (options.elements != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          prefix, "elements is ", options.elements, ", which only the synthetic model has"));
+          prefix, "elements is ", options.elements, ", which only the models quadratic and synthetic have"));
     }
     if (options.classes < 2) {
       return absl::InvalidArgumentError(

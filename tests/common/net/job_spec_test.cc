@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"infinite", {"training.clip_norm=inf"}, "training.clip_norm: inf: give a finite"},
         BadCase{"name", {"name=a b"}, "use only letters"},
         BadCase{"no_name", {"name="}, "give the job a name"},
-        BadCase{"model", {"model.name=resnet"}, "choose one of: cnn, mlp, synthetic"},
+        BadCase{"model", {"model.name=resnet"}, "choose one of: cnn, mlp, quadratic, synthetic"},
         BadCase{"model_length", {"model.elements=5"}, "model.elements"},
         BadCase{"zero_width", {"model.widths=8,0"}, "model.widths: 0"},
         BadCase{"mlp_dense", {"model.name=mlp", "model.dense_units=5"}, "model.dense_units"},

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class OpenGate : public ParameterGate {
+class RecordingGate : public ParameterGate {
  public:
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override {
     asked.emplace_back(begin, elements);
@@ -64,7 +64,7 @@ struct Fixture {
   }
 
   StepResult Step(const Batch& batch, float weight = 1, bool accumulate = false) {
-    OpenGate gate;
+    RecordingGate gate;
     auto result = model->ForwardBackward(batch, vector.data(), gate, weight, accumulate,
                                          gradient.data(), statistics.data());
     EXPECT_TRUE(result.ok()) << result.status();
@@ -87,7 +87,7 @@ TEST(RegistryTest, HasWhatTheCatalogueSays) {
   EXPECT_EQ(ModelNames(), std::vector<std::string_view>(Models().begin(), Models().end()));
   for (std::string_view name : ModelNames()) {
     ModelOptions options = TinyOptions(std::string(name));
-    if (name == "synthetic") options.elements = 100;
+    if (IsAnalytic(name)) options.elements = 100;
     auto device = kernels::MakeDevice("cpu").value();
     auto model = MakeModel(options, *device);
     EXPECT_TRUE(model.ok()) << model.status();
@@ -98,20 +98,21 @@ TEST(RegistryTest, RefusesByOption) {
   auto device = kernels::MakeDevice("cpu").value();
   auto refused = [&](const char* name, auto change, const char* part) {
     ModelOptions options = TinyOptions(name);
-    if (options.name == "synthetic") options.elements = 100;
+    if (IsAnalytic(options.name)) options.elements = 100;
     change(options);
     const absl::Status status = MakeModel(options, *device).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << part;
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
     EXPECT_THAT(std::string(status.message()), HasSubstr(options.name));
   };
-  refused("cnn", [](ModelOptions& o) { o.name = "resnet"; }, "cnn, mlp, synthetic");
+  refused("cnn", [](ModelOptions& o) { o.name = "resnet"; }, "cnn, mlp, quadratic, synthetic");
   refused("cnn", [](ModelOptions& o) { o.batch_size = 0; }, "batch_size is 0");
   refused("cnn", [](ModelOptions& o) { o.classes = 1; }, "classes is 1");
   refused("cnn", [](ModelOptions& o) { o.input.width = 0; }, "input is 8 x 0 x 1");
   refused("cnn", [](ModelOptions& o) { o.widths = {8, 0}; }, "widths[1] is 0");
   refused("cnn", [](ModelOptions& o) { o.elements = 5; }, "elements is 5");
   refused("mlp", [](ModelOptions& o) { o.dense_units = 5; }, "dense_units is 5");
+  refused("quadratic", [](ModelOptions& o) { o.elements = 15; }, "elements is 15");
   refused("synthetic", [](ModelOptions& o) { o.elements = 15; }, "elements is 15");
   refused("synthetic", [](ModelOptions& o) { o.widths = {1}; }, "widths");
   refused("synthetic", [](ModelOptions& o) { o.dense_units = 1; }, "dense_units");
@@ -311,7 +312,7 @@ TEST_P(LayeredModelTest, EvaluationUsesTheVectorsStatistics) {
 TEST_P(LayeredModelTest, AsksTheGateForEveryTensorOnce) {
   Fixture f(TinyOptions(GetParam()));
   const Batch batch = MakeBatch(f.options, 6);
-  OpenGate gate;
+  RecordingGate gate;
   ASSERT_TRUE(f.model
                   ->ForwardBackward(batch, f.vector.data(), gate, 1, false, f.gradient.data(),
                                     f.statistics.data())
@@ -325,7 +326,7 @@ TEST_P(LayeredModelTest, AsksTheGateForEveryTensorOnce) {
   }
   EXPECT_EQ(gate.asked, want);  // in the order of the forward pass
 
-  OpenGate failing;
+  RecordingGate failing;
   failing.fail_at = 4;
   EXPECT_EQ(f.model
                 ->ForwardBackward(batch, f.vector.data(), failing, 1, false, f.gradient.data(),
@@ -337,7 +338,7 @@ TEST_P(LayeredModelTest, AsksTheGateForEveryTensorOnce) {
 TEST_P(LayeredModelTest, RefusesBatchesThatDoNotFit) {
   Fixture f(TinyOptions(GetParam()));
   auto code = [&](const Batch& batch) {
-    OpenGate gate;
+    RecordingGate gate;
     const absl::Status status =
         f.model
             ->ForwardBackward(batch, f.vector.data(), gate, 1, false, f.gradient.data(),
@@ -423,10 +424,25 @@ TEST(SyntheticTest, GradientIsThePullPlusSmallNoise) {
   EXPECT_NEAR(f.model->Evaluate(batch, f.vector.data())->loss_sum, result.loss_sum, 1e-5);
 }
 
+TEST(QuadraticTest, CurvaturesReachFromOneToAThousandth) {
+  Fixture f({.name = "quadratic", .classes = 10, .elements = 1024, .batch_size = 8});
+  Batch batch{.examples = 8, .labels = {1, 2, 3, 4, 5, 6, 7, 8}};
+  std::fill(f.vector.begin(), f.vector.end(), 1.0f);
+  const StepResult result = f.Step(batch);
+  double sum = 0;
+  for (size_t j = 0; j < 1024; ++j) {
+    const double curvature = std::pow(10, -3.0 * (j % 256) / 255);
+    ASSERT_NEAR(f.gradient[j], curvature, 0.010001) << j;
+    sum += curvature;
+  }
+  EXPECT_NEAR(result.loss_sum, 8 * 0.5 * sum, 1e-4 * sum);
+  EXPECT_NEAR(f.model->Evaluate(batch, f.vector.data())->loss_sum, result.loss_sum, 1e-4);
+}
+
 TEST(SyntheticTest, GateAndBatches) {
   Fixture f(Synthetic(100));
   Batch batch{.examples = 1, .labels = {0}};
-  OpenGate gate;
+  RecordingGate gate;
   gate.fail_at = 2;
   EXPECT_EQ(f.model
                 ->ForwardBackward(batch, f.vector.data(), gate, 1, false, f.gradient.data(),
