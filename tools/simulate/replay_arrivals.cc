@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,71 +16,12 @@
 #include "server/arrivals.h"
 #include "server/job_machines.h"
 #include "server/segment.h"
+#include "tools/simulate/replay_worker.h"
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
-#include "worker/push_encoder.h"
-#include "worker/statistics_average.h"
 
 namespace foreshard {
 namespace {
-
-// Whether a reply to this event is one that its worker may go on with.
-bool SendsToWorker(EventKind kind) {
-  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kDiscard ||
-         kind == EventKind::kResend || kind == EventKind::kRead ||
-         kind == EventKind::kLearningRateRepair;
-}
-
-bool ConsumesTicket(EventKind kind) {
-  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kDiscard;
-}
-
-// A reply of a segment that its worker may hold: it was sent after the worker's push of
-// this sequence.
-struct Sent {
-  uint64_t sequence = 0;
-  uint64_t version = 0;
-  uint64_t clock = 0;
-  std::vector<float> values;
-};
-
-// One start of a worker, from its first pull on.
-struct WorkerStart {
-  WorkerStart(const PushEncoderOptions& encoder, uint64_t elements, uint64_t statistics,
-              uint32_t interval, size_t segments)
-      : encoder(encoder),
-        statistics(statistics, interval),
-        parameters(elements),
-        events(segments),
-        before(segments),
-        done(segments),
-        sent(segments),
-        clock(segments),
-        share(segments),
-        share_before(segments),
-        payload(segments),
-        waits(segments) {}
-
-  PushEncoder encoder;
-  StatisticsAverage statistics;
-  std::vector<float> parameters;
-  // By segment. What consumes a ticket, by sequence from 1, and how many of the
-  // worker's events come before it; how many of them have been replayed; replies; the
-  // highest ticket told; what the step computed last pushes, and whether it still has
-  // to arrive.
-  std::vector<std::vector<const Event*>> events;
-  std::vector<std::vector<uint64_t>> before;
-  std::vector<uint64_t> done;
-  std::vector<std::vector<Sent>> sent;
-  std::vector<uint64_t> clock;
-  // Rules with a worker half: at which ticket's rate the worker takes its momentum to
-  // be counted, now and before its last push; none: it has not pushed.
-  std::vector<std::optional<uint64_t>> share, share_before;
-  std::vector<std::vector<uint8_t>> payload;
-  std::vector<bool> waits;
-  uint64_t steps = 0;  // computed
-  uint64_t statistics_pushes = 0;
-};
 
 class Replay {
  public:
@@ -105,17 +45,13 @@ class Replay {
   absl::Status Bad(const Event& event, const std::string& what) const;
 
   absl::Status Index(const std::vector<Event>& arrivals, uint32_t shard);
-  WorkerStart& StartOf(const Event& event);
+  ReplayWorker& StartOf(const Event& event);
   // Computes the step that `event` is a part of, where everything is there for it.
   // False, with the reason in `*missing`, where it is not yet.
   absl::StatusOr<bool> Compute(const Event& event, std::string* missing);
-  absl::Status ComputeStep(WorkerStart& start, const Event& event);
-  // The reply that the worker computed step `sequence` at; nullptr: not there yet.
-  const Sent* HeldAt(const WorkerStart& start, uint32_t segment, uint64_t sequence) const;
+  absl::Status ComputeStep(ReplayWorker& start, const Event& event);
   absl::StatusOr<bool> Ready(const Event& event, std::string* missing);
   absl::Status Apply(const Event& event);
-  ByteSpan MomentumToBring(const WorkerStart& start, const Event& event) const;
-  void NoteShare(WorkerStart& start, const Event& event, const Outcome& outcome) const;
   std::vector<float> Decode(const SegmentPlan& segment, const Reply& reply);
   // Keeps the segment where its version is a cut; statistics with the last one.
   void NoteCut(uint32_t segment);
@@ -131,7 +67,7 @@ class Replay {
   std::vector<float> initial_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<Queue> queues_;
-  std::map<std::pair<uint32_t, uint64_t>, WorkerStart> starts_;  // by slot and incarnation
+  std::map<std::pair<uint32_t, uint64_t>, ReplayWorker> starts_;  // by slot and incarnation
   std::vector<uint8_t> reply_;
   std::vector<float> scratch_ = std::vector<float>(kMaxBlockElements);
   ReplayResult result_;
@@ -192,7 +128,7 @@ absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
   return absl::OkStatus();
 }
 
-WorkerStart& Replay::StartOf(const Event& event) {
+ReplayWorker& Replay::StartOf(const Event& event) {
   const auto key = std::pair(event.worker, event.incarnation);
   const auto found = starts_.find(key);
   if (found != starts_.end()) return found->second;
@@ -203,8 +139,8 @@ WorkerStart& Replay::StartOf(const Event& event) {
                                       .trainable_elements = options_.schema.trainable_elements(),
                                       .segments = segments_.size()};
   return starts_
-      .try_emplace(key, encoder, options_.schema.elements(), options_.schema.statistic_elements(),
-                   options_.statistics_interval_steps, segments_.size())
+      .try_emplace(key, encoder, plan(), options_.schema.statistic_elements(),
+                   options_.statistics_interval_steps)
       .first->second;
 }
 
@@ -223,7 +159,7 @@ absl::Status Replay::Index(const std::vector<Event>& arrivals, uint32_t shard) {
           std::string(ToString(event.kind)), " carries what arrivals do not keep"));
     }
     if (!SendsToWorker(event.kind)) continue;
-    WorkerStart& start = StartOf(event);
+    ReplayWorker& start = StartOf(event);
     const uint64_t before = start.done[event.segment]++;
     if (!ConsumesTicket(event.kind)) continue;
     std::vector<const Event*>& events = start.events[event.segment];
@@ -237,22 +173,8 @@ absl::Status Replay::Index(const std::vector<Event>& arrivals, uint32_t shard) {
   return absl::OkStatus();
 }
 
-const Sent* Replay::HeldAt(const WorkerStart& start, uint32_t segment, uint64_t sequence) const {
-  // The worker may have been gone before this segment saw the step.
-  const Event* event =
-      sequence <= start.events[segment].size() ? start.events[segment][sequence - 1] : nullptr;
-  const std::vector<Sent>& sent = start.sent[segment];
-  for (size_t i = sent.size(); i-- > 0;) {
-    if (sent[i].sequence + 1 == sequence &&
-        (event == nullptr || sent[i].version == event->held_version)) {
-      return &sent[i];
-    }
-  }
-  return nullptr;
-}
-
 absl::StatusOr<bool> Replay::Compute(const Event& event, std::string* missing) {
-  WorkerStart& start = StartOf(event);
+  ReplayWorker& start = StartOf(event);
   const uint64_t sequence = event.sequence;
   if (start.steps >= sequence) return true;
   if (start.steps + 1 < sequence) {
@@ -272,9 +194,7 @@ absl::StatusOr<bool> Replay::Compute(const Event& event, std::string* missing) {
     }
     // Of two replies of one version it is the later that counts. But a call that was
     // repeated may have come after the worker went on.
-    const bool behind =
-        events.size() >= sequence && start.done[s] < start.before[s][sequence - 1];
-    if (HeldAt(start, s, sequence) == nullptr || (behind && !stuck_)) {
+    if (start.HeldAt(s, sequence) == nullptr || (start.Behind(s, sequence) && !stuck_)) {
       *missing = absl::StrCat("segment ", s, " has not sent it ",
                               events.size() < sequence
                                   ? "a reply"
@@ -296,16 +216,9 @@ absl::StatusOr<bool> Replay::Compute(const Event& event, std::string* missing) {
   return true;
 }
 
-absl::Status Replay::ComputeStep(WorkerStart& start, const Event& event) {
+absl::Status Replay::ComputeStep(ReplayWorker& start, const Event& event) {
   const uint64_t sequence = event.sequence;
-  for (uint32_t s = 0; s < segments_.size(); ++s) {
-    if (!IsTrainable(s)) continue;
-    const Sent* held = HeldAt(start, s, sequence);
-    std::copy(held->values.begin(), held->values.end(),
-              start.parameters.begin() + plan().segments()[s].begin);
-    start.clock[s] = std::max(start.clock[s], held->clock);
-    start.sent[s].clear();
-  }
+  start.Hold(sequence);
   const auto step = computer_->Compute(event.ticket, start.parameters.data(), gate_);
   if (!step.ok()) return step.status();
   if (step->finite == (event.kind == EventKind::kSkip)) {
@@ -315,42 +228,14 @@ absl::Status Replay::ComputeStep(WorkerStart& start, const Event& event) {
   start.steps = sequence;
   ++result_.steps;
   result_.skipped += !step->finite;
-  if (step->finite) start.statistics.Add(computer_->statistics());
-  const bool with_statistics = step->finite && start.statistics.Take();
-  start.statistics_pushes += with_statistics;
-  for (uint32_t s = 0; s < segments_.size(); ++s) {
-    const SegmentPlan& segment = plan().segments()[s];
-    const bool trainable = IsTrainable(s);
-    if (!trainable && !with_statistics) continue;
-    const uint64_t number = trainable ? sequence : start.statistics_pushes;
-    start.waits[s] = number <= start.events[s].size();
-    if (!step->finite) continue;
-    const uint8_t* bytes = nullptr;
-    std::vector<uint8_t>& payload = start.payload[s];
-    if (!trainable) {
-      bytes = reinterpret_cast<const uint8_t*>(start.statistics.values() + segment.begin -
-                                               options_.schema.trainable_elements());
-      payload.assign(bytes, bytes + segment.elements * sizeof(float));
-      continue;
-    }
-    float* gradient = computer_->gradient() + segment.begin;
-    start.encoder.Transform(segment, event.ticket, start.clock[s],
-                            start.parameters.data() + segment.begin, gradient);
-    if (start.encoder.plain()) {
-      bytes = reinterpret_cast<const uint8_t*>(gradient);
-      payload.assign(bytes, bytes + segment.elements * sizeof(float));
-    } else {
-      payload.resize(start.encoder.EncodedBytes(segment));
-      start.encoder.Encode(segment, gradient, payload.data());
-    }
-  }
+  start.MakePayloads(event.ticket, step->finite, *computer_);
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Replay::Ready(const Event& event, std::string* missing) {
   if (!ConsumesTicket(event.kind)) return true;
   if (IsTrainable(event.segment)) return Compute(event, missing);
-  const WorkerStart& start = StartOf(event);
+  const ReplayWorker& start = StartOf(event);
   if (start.statistics_pushes >= event.sequence) return true;
   *missing = absl::StrCat("its step of ticket ", event.ticket, " is not computed");
   return false;
@@ -369,9 +254,9 @@ absl::Status Replay::Apply(const Event& recorded) {
     bytes = {reinterpret_cast<const uint8_t*>(initial_.data() + segment_plan.begin),
              segment_plan.elements * sizeof(float)};
   } else if (event.kind == EventKind::kLearningRateRepair) {
-    bytes = MomentumToBring(StartOf(event), event);
+    bytes = StartOf(event).MomentumToBring(event);
   } else if (ConsumesTicket(event.kind)) {
-    WorkerStart& start = StartOf(event);
+    ReplayWorker& start = StartOf(event);
     start.waits[s] = false;
     if (event.kind == EventKind::kPush) {
       bytes = start.payload[s];
@@ -396,7 +281,7 @@ absl::Status Replay::Apply(const Event& recorded) {
   ++result_.events;
   if (SendsToWorker(event.kind)) {
     ++StartOf(event).done[s];
-    NoteShare(StartOf(event), event, outcome);
+    StartOf(event).NoteShare(event, outcome.clock);
   }
   if (IsTrainable(s) && (outcome.result == Result::kApplied || outcome.result == Result::kPending) &&
       event.kind == EventKind::kPush) {
@@ -422,33 +307,6 @@ absl::Status Replay::Apply(const Event& recorded) {
        .clock = outcome.clock,
        .values = Decode(segment_plan, reply)});
   return absl::OkStatus();
-}
-
-// What SegmentExchange sends with REPAIR: once for each step of the rate.
-ByteSpan Replay::MomentumToBring(const WorkerStart& start, const Event& event) const {
-  const std::optional<uint64_t>& share = start.share[event.segment];
-  if (!share.has_value() || *share >= event.ticket) return {};
-  const SegmentPlan& segment = plan().segments()[event.segment];
-  return {reinterpret_cast<const uint8_t*>(start.encoder.momentum().data() + segment.begin),
-          segment.elements * sizeof(float)};
-}
-
-// As SegmentExchange does when it reads the answer.
-void Replay::NoteShare(WorkerStart& start, const Event& event, const Outcome& outcome) const {
-  if (!start.encoder.has_momentum() || !IsTrainable(event.segment)) return;
-  std::optional<uint64_t>& share = start.share[event.segment];
-  std::optional<uint64_t>& before = start.share_before[event.segment];
-  if (event.kind == EventKind::kPush) {
-    before = share.value_or(0);
-    share = outcome.clock;
-  } else if (event.kind == EventKind::kResend && event.sequence == start.steps) {
-    // The answer that says at which rate was lost.
-    share = before;
-  } else if (event.kind == EventKind::kLearningRateRepair && share.has_value() &&
-             *share < event.ticket) {
-    share = event.ticket;
-    start.encoder.NoteRepaired(plan().segments()[event.segment], event.ticket);
-  }
 }
 
 void Replay::NoteCut(uint32_t s) {
