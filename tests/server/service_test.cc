@@ -256,15 +256,13 @@ TEST(Exchange, LargeSegmentsGoThroughTheApplyThreads) {
   Answer answer = worker.Read(0);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.values.size(), servers.plan.segments()[0].elements);
-  for (uint64_t ticket = 0; ticket < 20; ++ticket) {
+  for (uint64_t ticket = 0; ticket < 60; ++ticket) {
     answer = worker.Push(0, ticket);
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     EXPECT_EQ(answer.header.version(), ticket + 1);
   }
-  // A steady state makes no new buffers.
-  const uint64_t allocations = servers.servers[0]->reply_allocations();
-  for (uint64_t ticket = 20; ticket < 60; ++ticket) worker.Push(0, ticket);
-  EXPECT_EQ(servers.servers[0]->reply_allocations(), allocations);
+  // Buffers come back, if at times only after the next request is there.
+  EXPECT_LE(servers.servers[0]->reply_allocations(), 4);
 }
 
 struct BadExchange {
