@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -14,6 +13,9 @@
 
 namespace foreshard {
 namespace {
+
+// Eleven days: no batch, and small enough for sums of times to keep their precision.
+constexpr double kMaxBatchSeconds = 1e6;
 
 struct Line {
   uint32_t worker = 0;
@@ -60,8 +62,9 @@ absl::StatusOr<BatchTrace> ParseTrace(absl::string_view text, absl::string_view 
       return bad(number, "'", piece.substr(0, 80),
                  "' is not a worker's number, a step's number and seconds, with commas");
     }
-    if (!std::isfinite(line.seconds) || line.seconds <= 0) {
-      return bad(number, "a batch can't take ", line.seconds, " seconds; give a time above 0");
+    if (!(line.seconds > 0 && line.seconds <= kMaxBatchSeconds)) {
+      return bad(number, "a batch can't take ", line.seconds,
+                 " seconds; give a time above 0, at most ", kMaxBatchSeconds);
     }
     line.number = number;
     lines.push_back(line);

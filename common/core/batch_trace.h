@@ -21,7 +21,7 @@ namespace foreshard {
 using BatchTrace = std::vector<std::vector<double>>;
 
 // NOT_FOUND: no such file. INVALID_ARGUMENT, naming file and line: not three numbers, a
-// time that is not above 0 and finite, a worker or step that is missing or there twice,
+// time that is not above 0 or beyond 1e6 s, a worker or step that is missing or there twice,
 // no batch at all.
 absl::StatusOr<BatchTrace> LoadTrace(const std::string& path);
 // The same of a file's content; `name` stands for it in errors.

@@ -48,12 +48,12 @@ absl::StatusOr<BatchClock> BatchClock::Gamma(const GammaClockOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("clock: ", what, " is ", value, "; ", remedy));
   };
   if (options.workers == 0) return bad("the number of workers", 0, "give at least 1");
-  if (!(options.batch_seconds > 0 && std::isfinite(options.batch_seconds))) {
-    return bad("batch_seconds", options.batch_seconds, "give a time above 0");
+  if (!(options.batch_seconds > 0 && options.batch_seconds <= 1e6)) {
+    return bad("batch_seconds", options.batch_seconds, "give a time above 0, at most 1e6 s");
   }
   for (const auto& [what, value] : {std::pair("variation", options.variation),
                                     std::pair("machine_variation", options.machine_variation)}) {
-    if (!(value >= 0 && value <= 10)) return bad(what, value, "give 0 (none) to 10");
+    if (!(value >= 0 && value <= 3)) return bad(what, value, "give 0 (none) to 3");
   }
   BatchClock clock;
   clock.seed_ = options.seed;

@@ -1,5 +1,5 @@
-// Lag, gap and surprise of a simulated run: by segment, and over whole pushes
-// (algorithms of the design, "Two measures").
+// Lag, gap (arXiv 1907.11612, section 3) and surprise of a simulated run: by segment, and
+// over whole pushes.
 //
 //   PushMeasures measures(plan, workers);
 //   measures.Begin(worker);

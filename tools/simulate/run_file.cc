@@ -1,16 +1,20 @@
 #include "tools/simulate/run_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/core/bytes.h"
 #include "common/net/version.h"
+#include "kernels/cpu/isa.h"
 #include "nlohmann/json.hpp"
 #include "tools/files.h"
 
@@ -22,7 +26,9 @@ using nlohmann::ordered_json;
 
 // Also counts changes of what the simulator computes: raise it, and older files are
 // run again.
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+// The file's first lines; the checksum is of all bytes behind them.
+constexpr char kHead[] = "{\n \"format\": %d,\n \"checksum\": \"%016x\",\n";
 
 // JSON has no NaN.
 ordered_json Number(double value) {
@@ -113,27 +119,28 @@ SimulationResult FromJson(const json& in) {
   return result;
 }
 
-std::string PathOf(const std::string& folder, const std::string& key) {
+}  // namespace
+
+std::string RunFilePath(const std::string& folder, const std::string& key) {
   return absl::StrCat(folder, "/", key, ".json");
 }
 
-}  // namespace
-
 absl::Status WriteRunFile(const std::string& folder, const RunFile& file) {
   ordered_json out;
-  out["format"] = kFormat;
   out["key"] = file.key;
   out["fingerprint"] = absl::StrFormat("%016x", file.fingerprint);
   out["result"] = ToJson(file.result);
   VisitTimes(file.result,
              [&](const char* name, double value) { out["timing"][name] = Number(value); });
   out["run"] = file.description;
-  const std::string text = out.dump(1, ' ', false, nlohmann::detail::error_handler_t::replace);
-  return WriteFileAtomically(PathOf(folder, file.key), text + "\n");
+  std::string body = out.dump(1, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
+  body.erase(0, 2);  // the brace and the end of its line, which the head has
+  const std::string head = absl::StrFormat(kHead, kFormat, Checksum(AsBytes(body)));
+  return WriteFileAtomically(RunFilePath(folder, file.key), head + body);
 }
 
 absl::StatusOr<RunFile> ReadRunFile(const std::string& folder, const std::string& key) {
-  const std::string path = PathOf(folder, key);
+  const std::string path = RunFilePath(folder, key);
   absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return text.status();
   RunFile file = {.key = key};
@@ -142,6 +149,11 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& folder, const std::string
     const json in = json::parse(*text);
     if (in.at("format").get<int>() != kFormat) {
       return absl::DataLossError(absl::StrCat(path, " is of another format"));
+    }
+    const size_t head_bytes = absl::StrFormat(kHead, kFormat, 0).size();
+    const std::string_view body = std::string_view(*text).substr(std::min(head_bytes, text->size()));
+    if (!absl::StartsWith(*text, absl::StrFormat(kHead, kFormat, Checksum(AsBytes(body))))) {
+      return absl::DataLossError(absl::StrCat(path, " is not as it was written (its checksum)"));
     }
     file.fingerprint = FromHex(in.at("fingerprint"));
     file.result = FromJson(in.at("result"));
@@ -156,7 +168,8 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& folder, const std::string
 
 uint64_t RunFingerprint(const std::string& description, uint64_t data_checksum) {
   const std::string text =
-      absl::StrCat(kFormat, " ", kVersion, " ", data_checksum, "\n", description);
+      absl::StrCat(kFormat, " ", kVersion, " ", static_cast<int>(kernels::ActiveIsa()), " ",
+                   data_checksum, "\n", description);
   return Checksum(AsBytes(text));
 }
 

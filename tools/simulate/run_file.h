@@ -22,14 +22,17 @@ struct RunFile {
   SimulationResult result;
 };
 
+std::string RunFilePath(const std::string& folder, const std::string& key);
+
 // Errors as WriteFileAtomically.
 absl::Status WriteRunFile(const std::string& folder, const RunFile& file);
 
-// NOT_FOUND where there is none; DATA_LOSS where it is no such file or of another
-// format. What was not finite comes back as NaN.
+// NOT_FOUND where there is none; DATA_LOSS where it is no such file, of another format,
+// or not what its checksum (XXH3-64, of all that follows it) says. What was not finite comes back as NaN.
 absl::StatusOr<RunFile> ReadRunFile(const std::string& folder, const std::string& key);
 
-// XXH3-64 of a run's description, its data's checksum and the version of the program.
+// XXH3-64 of a run's description, its data's checksum, the version of the program and the
+// instruction set that its kernels use.
 uint64_t RunFingerprint(const std::string& description, uint64_t data_checksum);
 
 }  // namespace foreshard

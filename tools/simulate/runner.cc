@@ -4,8 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -13,16 +16,20 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/net/job_parts.h"
+#include "server/dealer.h"
+#include "server/job_machines.h"
 #include "tools/files.h"
 #include "tools/simulate/run_file.h"
 #include "tools/simulate/study_data.h"
+#include "tools/simulate/study_summary.h"
 
 namespace foreshard {
 namespace {
 
+constexpr uint64_t kMaxJobs = 256;
 constexpr auto kPollInterval = std::chrono::milliseconds(100);
 
-// A run under way. `part` and `virtual_seconds` are the simulation's to write.
+// A run under way. What is atomic is the simulation's to write.
 struct Job {
   StudyRun run;
   uint64_t fingerprint = 0;
@@ -30,6 +37,7 @@ struct Job {
   absl::Time started;
   std::atomic<double> part = 0;
   std::atomic<double> virtual_seconds = 0;
+  std::atomic<double> accuracy = std::numeric_limits<double>::quiet_NaN();
 };
 
 // How long an epoch takes, of short runs and of full-length ones.
@@ -45,12 +53,15 @@ class Runner {
         observer_(options.observer != nullptr ? *options.observer : silent_),
         plan_(study),
         runs_folder_(absl::StrCat(options.folder, "/runs")),
-        totals_(plan_.Totals()) {}
+        totals_(plan_.Totals()),
+        jobs_(JobsOf(study, options.jobs)) {}
 
   absl::Status Prepare();
   absl::StatusOr<StudyOutcome> Run();
 
  private:
+  // What a run needs, and what only its data can say against it.
+  absl::Status Prepare(const StudyRun& run);
   // What a thread hands back.
   struct Ended {
     std::shared_ptr<Job> job;
@@ -67,6 +78,9 @@ class Runner {
   // `fresh`: it was not there before.
   void Note(const StudyRun& run, SimulationResult result, bool fresh);
   void Take(Ended ended);
+  void Fail(const StudyRun& run, const absl::Status& status);
+  // As many of jobs_ as can be had.
+  absl::Status StartThreads();
   StudyFigures Figures() const;
 
   const Study& study_;
@@ -76,7 +90,10 @@ class Runner {
   const StudyPlan plan_;
   const std::string runs_folder_;
   const StudyTotals totals_;
+  uint32_t jobs_;
   StudyData data_;
+
+  std::vector<std::thread> threads_;
 
   // Run's thread's own.
   StudyOutcome outcome_;
@@ -95,12 +112,22 @@ class Runner {
   bool over_ = false;
 };
 
+absl::Status Runner::Prepare(const StudyRun& run) {
+  if (absl::Status status = data_.Add(run.job); !status.ok()) return status;
+  const uint64_t batches = BatchesPerEpoch(run.job, data_.Of(run.job).train->examples());
+  const absl::Status status = Dealer::Check(MakeDealerOptions(run.job, batches));
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("variant '", study_.label(run.cell), "', ",
+                                   FleetName(study_.cells()[run.cell]), ": ", status.message()));
+}
+
 absl::Status Runner::Prepare() {
   for (size_t cell = 0; cell < study_.cells().size(); ++cell) {
-    if (absl::Status status = data_.Add(study_.FinalRun(cell, 0, 0).job); !status.ok()) return status;
+    if (absl::Status status = Prepare(study_.FinalRun(cell, 0, 0)); !status.ok()) return status;
     for (int rung = 0; rung < study_.spec().search().epochs_size(); ++rung) {
       const StudyRun run = study_.SearchRun(cell, rung, study_.LearningRates(cell).front());
-      if (absl::Status status = data_.Add(run.job); !status.ok()) return status;
+      if (absl::Status status = Prepare(run); !status.ok()) return status;
     }
   }
   return PrepareFolder(runs_folder_);
@@ -121,6 +148,7 @@ Runner::Ended Runner::Execute(std::shared_ptr<Job> job) {
                         ? static_cast<double>(progress.batches) / progress.total_batches
                         : 0;
         job->virtual_seconds = progress.virtual_seconds;
+        job->accuracy = progress.accuracy;
       }};
   Ended ended = {.job = job, .result = options_.simulate(options)};
   if (ended.result.ok()) {
@@ -188,6 +216,14 @@ void Runner::Refill() {
       auto job = std::make_shared<Job>();
       job->description = study_.Describe(run);
       job->fingerprint = RunFingerprint(job->description, data_.Of(run.job).checksum);
+      // No result can be kept there: better said before hours of work than after.
+      const std::string path = RunFilePath(runs_folder_, run.key);
+      if (std::error_code error; std::filesystem::is_directory(path, error)) {
+        Fail(run, absl::FailedPreconditionError(
+                      absl::StrCat(path, " is a folder, where the result belongs; remove it")));
+        again = true;
+        continue;
+      }
       if (TakeFromDisk(run, job->fingerprint)) {
         again = true;
         continue;
@@ -216,13 +252,16 @@ void Runner::Take(Ended ended) {
     return;
   }
   if (stop_ && absl::IsCancelled(ended.result.status())) return;
-  if (outcome_.first_failure.ok()) outcome_.first_failure = ended.result.status();
-  outcome_.failures.push_back(
-      absl::StrCat(run.name, ": ", std::string(ended.result.status().message())));
+  Fail(run, ended.result.status());
+}
+
+void Runner::Fail(const StudyRun& run, const absl::Status& status) {
+  if (outcome_.first_failure.ok()) outcome_.first_failure = status;
+  outcome_.failures.push_back(absl::StrCat(run.name, ": ", std::string(status.message())));
   outcome_.failed.insert(run.key);
   ++outcome_.figures.done_runs;
   done_epochs_[is_search(run)] += run.job.training().epochs();
-  observer_.Failed(run, ended.result.status());
+  observer_.Failed(run, status);
 }
 
 StudyFigures Runner::Figures() const {
@@ -234,7 +273,7 @@ StudyFigures Runner::Figures() const {
   for (const std::shared_ptr<Job>& job : running_) {
     const double seconds = absl::ToDoubleSeconds(now - job->started);
     const double part = job->part;
-    figures.running.push_back({job->run.name, part, job->virtual_seconds, seconds});
+    figures.running.push_back({job->run.name, part, job->virtual_seconds, seconds, job->accuracy});
     const double epochs = part * job->run.job.training().epochs();
     done[is_search(job->run)] += epochs;
     if (epochs > 0) {
@@ -257,13 +296,28 @@ StudyFigures Runner::Figures() const {
       figures.left_is_bound = true;
     }
   }
-  if (known) figures.seconds_left = left / options_.jobs;
+  if (known) figures.seconds_left = left / jobs_;
   return figures;
 }
 
+absl::Status Runner::StartThreads() {
+  for (uint32_t k = 0; k < jobs_; ++k) {
+    try {
+      threads_.push_back(options_.start_thread([this] { Work(); }));
+    } catch (const std::system_error& error) {
+      if (threads_.empty()) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "no thread can be started: ", error.what(), "; end other programs or raise the limit"));
+      }
+      break;
+    }
+  }
+  jobs_ = static_cast<uint32_t>(threads_.size());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StudyOutcome> Runner::Run() {
-  std::vector<std::thread> threads;
-  for (uint32_t k = 0; k < std::max(1u, options_.jobs); ++k) threads.emplace_back([this] { Work(); });
+  if (absl::Status status = StartThreads(); !status.ok()) return status;
   Refill();
   while (true) {
     std::deque<Ended> ended;
@@ -295,7 +349,7 @@ absl::StatusOr<StudyOutcome> Runner::Run() {
     over_ = true;
   }
   wake_workers_.notify_all();
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads_) thread.join();
   if (!fatal_.ok()) {
     return absl::UnavailableError(
         absl::StrCat("ended, as results can't be kept: ", std::string(fatal_.message())));
@@ -305,6 +359,12 @@ absl::StatusOr<StudyOutcome> Runner::Run() {
 }
 
 }  // namespace
+
+uint32_t JobsOf(const Study& study, uint32_t wanted) {
+  const StudyTotals totals = StudyPlan(study).Totals();
+  const uint64_t runs = totals.search_runs + totals.full_runs;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, std::clamp<uint64_t>(runs, 1, kMaxJobs)));
+}
 
 absl::StatusOr<StudyOutcome> RunStudy(const Study& study, const RunnerOptions& options) {
   Runner runner(study, options);

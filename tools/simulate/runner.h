@@ -7,9 +7,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,6 +29,8 @@ struct StudyFigures {
     double part = 0;  // 0..1
     double virtual_seconds = 0;
     double seconds = 0;  // real ones, so far
+    // Of its last evaluation, 0..1; NaN: there was none yet.
+    double accuracy = std::numeric_limits<double>::quiet_NaN();
   };
   uint64_t total_runs = 0;
   uint64_t done_runs = 0;     // failed ones counted
@@ -54,11 +59,17 @@ class StudyObserver {
 
 struct RunnerOptions {
   std::string folder;  // of the study's results; made where it is not there
-  uint32_t jobs = 1;   // runs at a time
+  uint32_t jobs = 1;   // runs at a time; JobsOf bounds it
   StudyObserver* observer = nullptr;
   std::function<bool()> interrupted;  // asked several times a second; may be empty
   std::function<absl::StatusOr<SimulationResult>(const SimulationOptions&)> simulate = Simulate;
+  // Throws std::system_error where there can be no more threads.
+  std::function<std::thread(std::function<void()>)> start_thread =
+      [](std::function<void()> body) { return std::thread(std::move(body)); };
 };
+
+// How many run at a time: as many as asked for, but no more than there are, nor than 256.
+uint32_t JobsOf(const Study& study, uint32_t wanted);
 
 struct StudyOutcome {
   RunResults results;            // of all runs that are done
@@ -70,8 +81,10 @@ struct StudyOutcome {
 };
 
 // Runs what is not done yet. A run that diverged is a result; one that fails is among
-// `failures`, and the others go on. Errors are those of the data and of PrepareFolder;
-// UNAVAILABLE where a result could not be written, after which nothing more is begun.
+// `failures`, and the others go on. A folder where a run's file belongs is such a failure,
+// without running it. Errors are those of the data, of Dealer::Check and of PrepareFolder;
+// UNAVAILABLE where a result could not be written, after which nothing more is begun;
+// RESOURCE_EXHAUSTED where not one thread can be started (fewer than asked for will do).
 absl::StatusOr<StudyOutcome> RunStudy(const Study& study, const RunnerOptions& options);
 
 }  // namespace foreshard

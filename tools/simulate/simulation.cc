@@ -654,7 +654,9 @@ absl::Status Simulation::Acknowledge(uint32_t k, double now) {
   worker.pushed.clear();
   const uint64_t completed = dealer_->completed_tickets();
   if (options_.progress && completed / kProgressEvery > before / kProgressEvery) {
-    options_.progress({completed, dealer_->total_tickets(), now});
+    SimulationProgress progress = {completed, dealer_->total_tickets(), now};
+    if (!result_.curve.empty()) progress.accuracy = result_.curve.back().accuracy;
+    options_.progress(progress);
   }
   if (dealer_->completed_epochs() > epochs_seen_ && !dealer_->finished()) {
     epochs_seen_ = dealer_->completed_epochs();

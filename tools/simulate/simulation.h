@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct SimulationProgress {
   uint64_t batches = 0;  // completed
   uint64_t total_batches = 0;
   double virtual_seconds = 0;
+  // Of the last evaluation, 0..1; NaN: there was none yet.
+  double accuracy = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct SimulationOptions {
@@ -79,9 +82,11 @@ struct SimulationResult {
   bool diverged = false;
   double diverged_epoch = 0;
   std::vector<CurvePoint> curve;
-  // Over all pushes of trainable segments, weighted by their elements (algorithms of
-  // the design, "Two measures").
-  std::vector<uint64_t> lag_counts;  // whole pushes: the first segment's lag
+  // Means are over all pushes of trainable segments, weighted by their elements. Counts,
+  // 99th percentile and maximum are of whole pushes, by the first segment's lag. The gap
+  // is that of the DANA paper (arXiv 1907.11612); the surprise is the same distance to what
+  // the rule would have sent just before applying.
+  std::vector<uint64_t> lag_counts;
   double lag_mean = 0;
   uint64_t lag_p99 = 0, lag_max = 0;
   double gap_mean = 0, surprise_mean = 0;

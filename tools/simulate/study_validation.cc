@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -15,9 +16,13 @@
 namespace foreshard {
 namespace {
 
-constexpr uint32_t kMaxWorkers = 4096;
+constexpr uint32_t kMaxWorkers = 256;
 constexpr uint32_t kMaxEpochs = 1'000'000;
 constexpr size_t kMaxLabel = 80;
+// Longer batches, and wider spreads than any fleet has, are slips of the pen; sums of
+// virtual time keep their precision below.
+constexpr double kMaxSeconds = 1e6;
+constexpr double kMaxVariation = 3;
 constexpr char kKnownMachines[] = "equal, unequal, trace";
 
 class Problems {
@@ -67,10 +72,14 @@ void CheckMachines(const std::string& field, const List& machines, Problems* pro
 
 template <typename List>
 void CheckRates(const std::string& field, const List& rates, Problems* problems) {
+  bool numbers = true;
   for (float rate : rates) {
-    if (!(rate > 0) || !std::isfinite(rate)) problems->Add(field, rate, "give numbers above 0");
+    if (rate > 0 && std::isfinite(rate)) continue;
+    problems->Add(field, rate, "give numbers above 0");
+    numbers = false;
   }
-  CheckUnique(field, rates, problems);
+  // What is not a number equals nothing, not even itself.
+  if (numbers) CheckUnique(field, rates, problems);
 }
 
 // Fields of a job that the study itself decides; `why` by field.
@@ -86,6 +95,13 @@ void CheckOverrides(const std::string& field, const List& overrides,
   }
 }
 
+bool NamesRule(const v1::Variant& variant) {
+  return std::any_of(variant.set().begin(), variant.set().end(), [](const std::string& change) {
+    return absl::StartsWith(change, "update.rule=");
+  });
+}
+
+// After FillStudyDefaults: a variant without update.rule= has a label that is no rule.
 void CheckVariants(const v1::StudySpec& spec, const std::map<std::string, std::string>& decided,
                    Problems* problems) {
   if (spec.rules().empty()) {
@@ -106,6 +122,13 @@ void CheckVariants(const v1::StudySpec& spec, const std::map<std::string, std::s
                         ? "is there twice; take one out"
                         : absl::StrCat("makes the same file names as '", found->second,
                                        "'; change one of them"));
+    } else if (!NamesRule(variant)) {
+      std::vector<std::string_view> rules;
+      for (const RuleTraits& rule : Rules()) rules.push_back(rule.name);
+      problems->Add(field + ".label", absl::StrCat("'", label, "'"),
+                    absl::StrCat("is no update rule, and none is named in `set`; say set: "
+                                 "\"update.rule=NAME\" with one of: ",
+                                 absl::StrJoin(rules, ", ")));
     }
     CheckWorkers(field + ".workers", variant.workers(), problems);
     CheckMachines(field + ".machines", variant.machines(), problems);
@@ -152,17 +175,23 @@ void CheckTrace(const v1::StudySpec& spec, Problems* problems) {
 
 void CheckClockAndNetwork(const v1::StudySpec& spec, Problems* problems) {
   const v1::ClockSpec& clock = spec.clock();
-  if (!(clock.batch_seconds() > 0) || !std::isfinite(clock.batch_seconds())) {
-    problems->Add("clock.batch_seconds", clock.batch_seconds(), "give a number above 0");
+  if (!(clock.batch_seconds() > 0 && clock.batch_seconds() <= kMaxSeconds)) {
+    problems->Add("clock.batch_seconds", clock.batch_seconds(),
+                  absl::StrCat("give a number above 0, at most ", kMaxSeconds));
   }
+  const auto check_to = [&](const std::string& field, double value, double most) {
+    if (!(value >= 0 && value <= most)) {
+      problems->Add(field, value, absl::StrCat("give a number from 0 to ", most));
+    }
+  };
   const auto check = [&](const std::string& field, double value) {
     if (!(value >= 0) || !std::isfinite(value)) {
       problems->Add(field, value, "give a number of 0 or more");
     }
   };
-  check("clock.variation", clock.variation());
-  check("clock.machine_variation", clock.machine_variation());
-  check("network.latency_seconds", spec.network().latency_seconds());
+  check_to("clock.variation", clock.variation(), kMaxVariation);
+  check_to("clock.machine_variation", clock.machine_variation(), kMaxVariation);
+  check_to("network.latency_seconds", spec.network().latency_seconds(), kMaxSeconds);
   check("network.worker_bytes_per_second", spec.network().worker_bytes_per_second());
   check("network.server_bytes_per_second", spec.network().server_bytes_per_second());
 }
@@ -231,11 +260,7 @@ void FillStudyDefaults(v1::StudySpec* spec) {
     if (!search.has_seed() && spec->seeds_size() > 0) search.set_seed(spec->seeds(0));
   }
   for (v1::Variant& variant : *spec->mutable_rules()) {
-    const auto names_rule = [](const std::string& change) {
-      return absl::StartsWith(change, "update.rule=");
-    };
-    const bool named = std::any_of(variant.set().begin(), variant.set().end(), names_rule);
-    if (named || FindRule(variant.label()) == nullptr) continue;
+    if (NamesRule(variant) || FindRule(variant.label()) == nullptr) continue;
     // First, so that the variant's other settings are read as this rule's.
     const std::vector<std::string> others(variant.set().begin(), variant.set().end());
     variant.clear_set();

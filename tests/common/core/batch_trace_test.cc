@@ -41,7 +41,7 @@ TEST(BatchTrace, WhatIsNoNumberIsNamedByFileAndLine) {
 }
 
 TEST(BatchTrace, TimesAreAboveZeroAndFinite) {
-  for (const char* seconds : {"0", "-1", "nan", "inf", "1e999"}) {
+  for (const char* seconds : {"0", "-1", "nan", "inf", "1e999", "1000001"}) {
     EXPECT_THAT(ErrorOf(std::string("0,0,1\n0,1,") + seconds + "\n"),
                 AllOf(HasSubstr("a.csv:3:"), HasSubstr("above 0")));
   }

@@ -85,11 +85,15 @@ TEST(ClockTest, RefusesWhatCannotBe) {
   EXPECT_FALSE(BatchClock::Gamma({.workers = 1, .batch_seconds = 0}).ok());
   EXPECT_THAT(BatchClock::Gamma({.workers = 1, .variation = -1}).status().message(),
               HasSubstr("variation is -1"));
+  EXPECT_THAT(BatchClock::Gamma({.workers = 1, .variation = 3.5}).status().message(),
+              HasSubstr("variation is 3.5; give 0 (none) to 3"));
+  EXPECT_THAT(BatchClock::Gamma({.workers = 1, .batch_seconds = 2e6}).status().message(),
+              HasSubstr("at most 1e6"));
   EXPECT_THAT(BatchClock::Trace({{1}}, 2).status().message(), HasSubstr("1 workers"));
   EXPECT_FALSE(BatchClock::Trace({{1}, {}}, 2).ok());
 }
 
-// The ideal speed-ups of algorithms of the design, section 7: ratio of mean times over
+// The ideal speed-ups of the DANA paper's clocks (arXiv 1907.11612): ratio of mean times over
 // draws of machines.
 double Speedup(uint32_t workers, double machine_variation, int draws, uint64_t rounds) {
   double synchronous = 0, asynchronous = 0;

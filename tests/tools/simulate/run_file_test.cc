@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
+#include "kernels/cpu/isa.h"
 #include "tests/tools/simulate/study_harness.h"
 
 namespace foreshard {
@@ -56,8 +58,8 @@ TEST_F(RunFileTest, WhatIsNotFiniteComesBackAsNaN) {
 
 TEST_F(RunFileTest, OtherFilesAreDataLossAndNoneIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ReadRunFile(folder_, "none").status()));
-  for (const char* text : {"", "{", "{}", "[1]", "{\"format\": 1}", "{\"format\": 999}",
-                           "{\"format\": 1, \"fingerprint\": \"xyz\", \"result\": {}}"}) {
+  for (const char* text : {"", "{", "{}", "[1]", "{\"format\": 1}", "{\"format\": 2}", "{\"format\": 999}",
+                           "{\"format\": 2, \"fingerprint\": \"xyz\", \"result\": {}}"}) {
     ASSERT_TRUE(WriteFileAtomically(Path("key.json"), text).ok());
     const absl::Status status = ReadRunFile(folder_, "key").status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << text << status;
@@ -72,10 +74,31 @@ TEST_F(RunFileTest, OtherFilesAreDataLossAndNoneIsNotFound) {
   }
 }
 
+TEST_F(RunFileTest, WhatWasChangedIsDataLossThoughItParses) {
+  ASSERT_TRUE(WriteRunFile(folder_, {"key", 1, "", Result()}).ok());
+  const std::string whole = *ReadFile(Path("key.json"));
+  // Every digit, one at a time.
+  size_t changed = 0;
+  for (size_t at = 0; at < whole.size(); ++at) {
+    if (!absl::ascii_isdigit(whole[at])) continue;
+    std::string other = whole;
+    other[at] = other[at] == '9' ? '8' : other[at] + 1;
+    ASSERT_TRUE(WriteFileAtomically(Path("key.json"), other).ok());
+    EXPECT_TRUE(absl::IsDataLoss(ReadRunFile(folder_, "key").status())) << at;
+    ++changed;
+  }
+  EXPECT_GT(changed, 100u);
+  ASSERT_TRUE(WriteFileAtomically(Path("key.json"), whole).ok());
+  EXPECT_TRUE(ReadRunFile(folder_, "key").ok());
+}
+
 TEST_F(RunFileTest, FingerprintsDependOnDescriptionAndData) {
   EXPECT_EQ(RunFingerprint("a", 1), RunFingerprint("a", 1));
   EXPECT_NE(RunFingerprint("a", 1), RunFingerprint("b", 1));
   EXPECT_NE(RunFingerprint("a", 1), RunFingerprint("a", 2));
+  const uint64_t best = RunFingerprint("a", 1);
+  const kernels::ScopedIsa baseline(kernels::Isa::kBaseline);
+  EXPECT_EQ(RunFingerprint("a", 1) == best, kernels::BestIsa() == kernels::Isa::kBaseline);
 }
 
 }  // namespace

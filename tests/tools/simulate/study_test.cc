@@ -156,7 +156,12 @@ TEST_F(StudyTest, RefusalsNameFieldValueAndRemedy) {
   const std::vector<std::pair<std::string, std::string>> refusals = {
       {"", "rules: missing"},
       {zero + "name: \"a b\"", "name: 'a b'"},
-      {zero + "workers: [0, 2]", "workers: 0: give whole numbers from 1 to 4096"},
+      {zero + "workers: [0, 2]", "workers: 0: give whole numbers from 1 to 256"},
+      {zero + "workers: 257", "workers: 257: give whole numbers from 1 to 256"},
+      {R"(rules { label: "dana_zeroo" })",
+       "rules[0].label: 'dana_zeroo': is no update rule, and none is named in `set`; say set: "
+       "\"update.rule=NAME\" with one of: "},
+      {R"(rules { label: "dana_zeroo" set: "update.momentum=0.8" })", "dana_zero,"},
       {zero + "workers: [2, 2]", "workers: 2: is there twice"},
       {zero + "seeds: [2, 2]", "seeds: 2: is there twice"},
       {zero + "machines: \"fast\"", "machines: 'fast': choose among: equal, unequal, trace"},
@@ -173,11 +178,21 @@ TEST_F(StudyTest, RefusalsNameFieldValueAndRemedy) {
       {zero + "clock { batch_seconds: 0 }", "clock.batch_seconds: 0: give a number above 0"},
       {zero + "clock { variation: -1 }", "clock.variation: -1"},
       {zero + "clock { variation: nan }", "clock.variation: nan"},
+      {zero + "clock { batch_seconds: 1e7 }", "clock.batch_seconds: 1e+07: give a number above 0, at most"},
+      {zero + "clock { variation: 3.5 }", "clock.variation: 3.5: give a number from 0 to 3"},
+      {zero + "clock { machine_variation: 4 }", "clock.machine_variation: 4: give a number from 0 to 3"},
+      {zero + "network { latency_seconds: 1e7 }", "network.latency_seconds: 1e+07"},
       {zero + "network { latency_seconds: -1 }", "network.latency_seconds: -1"},
       {zero + "finalists: 2", "finalists: 2: only a search"},
       {zero + "search { epochs: [1] }", "search.learning_rates: missing"},
       {zero + "search { learning_rates: [0.1] }", "search.epochs: missing"},
       {zero + "search { learning_rates: [0.1, -1] epochs: [1] }", "search.learning_rates: -1"},
+      {zero + "search { learning_rates: [nan, 0.1, nan] epochs: [1] }",
+       "search.learning_rates: nan: give numbers above 0"},
+      {zero + "search { learning_rates: [inf, 0.1, inf] epochs: [1] }",
+       "search.learning_rates: inf: give numbers above 0"},
+      {R"(rules { label: "dana_zero" learning_rates: [nan, nan] } )" + search,
+       "rules[0].learning_rates: nan: give numbers above 0"},
       {zero + "search { learning_rates: [0.1] epochs: [2, 1] }", "search.epochs: 1: give rising"},
       {zero + "search { learning_rates: [0.1] epochs: [1] keep: 0 }", "search.keep: 0"},
       {zero + search + "set: \"schedule.learning_rate=1\"", "the search decides that"},
@@ -201,6 +216,8 @@ TEST_F(StudyTest, RefusalsNameFieldValueAndRemedy) {
     EXPECT_TRUE(absl::IsInvalidArgument(status) || absl::IsNotFound(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr(message)) << text;
   }
+  EXPECT_THAT(Make(zero + "search { learning_rates: [nan, nan] epochs: [1] }").status().message(),
+              Not(HasSubstr("twice")));
 }
 
 TEST_F(StudyTest, ATraceMustHaveItsWorkersAndNoHoles) {
