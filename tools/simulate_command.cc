@@ -117,10 +117,15 @@ int Simulate(const SimulateFlags& flags) {
     return kExitFailed;
   }
 
+  if (absl::Status status = ClaimResultsFolder(*study, folder); !status.ok()) {
+    Fail("simulate", status);
+    return kExitFailed;
+  }
+
   Interrupt interrupt;
   StudyDisplay display(stdout);
   RunnerOptions options = {.folder = folder,
-                           .jobs = flags.jobs > 0 ? flags.jobs : CoresOfThisProcess(),
+                           .jobs = JobsOf(*study, flags.jobs > 0 ? flags.jobs : CoresOfThisProcess()),
                            .observer = &display};
   bool said = false;
   options.interrupted = [&] {
@@ -179,7 +184,7 @@ void AddSimulateCommand(CLI::App& program, int* exit_code) {
                        "Folder for results, report and finished runs (default: results/NAME). A "
                        "study that was interrupted goes on there")
       ->type_name("DIR");
-  simulate->add_option("--jobs", flags->jobs, "Runs at a time (default: one a core)")
+  simulate->add_option("--jobs", flags->jobs, "Runs at a time, at most 256 (default: one a core)")
       ->check(WholeNumberFromOne());
   simulate->add_option("--set", flags->overrides,
                        "Override a field of the job in all runs, as in training.epochs=3; may be "

@@ -93,8 +93,6 @@ class Runner {
   uint32_t jobs_;
   StudyData data_;
 
-  std::vector<std::thread> threads_;
-
   // Run's thread's own.
   StudyOutcome outcome_;
   std::set<std::string> known_;     // queued, running, done or failed
@@ -110,6 +108,8 @@ class Runner {
   std::deque<std::shared_ptr<Job>> queue_, begun_;
   std::deque<Ended> ended_;
   bool over_ = false;
+
+  std::vector<std::thread> threads_;
 };
 
 absl::Status Runner::Prepare(const StudyRun& run) {

@@ -82,8 +82,8 @@ struct SimulationResult {
   bool diverged = false;
   double diverged_epoch = 0;
   std::vector<CurvePoint> curve;
-  // Means are over all pushes of trainable segments, weighted by their elements. Counts,
-  // 99th percentile and maximum are of whole pushes, by the first segment's lag. The gap
+  // Means are over all pushes of trainable segments, weighted by their elements. Counts
+  // and 99th percentile are of the first segment's lag, the maximum of all. The gap
   // is that of the DANA paper (arXiv 1907.11612); the surprise is the same distance to what
   // the rule would have sent just before applying.
   std::vector<uint64_t> lag_counts;

@@ -353,6 +353,12 @@ NetworkModel Study::network() const {
           .server_bytes_per_second = spec_.network().server_bytes_per_second()};
 }
 
+bool Study::has_network() const {
+  const NetworkModel model = network();
+  return model.latency_seconds > 0 || model.worker_bytes_per_second > 0 ||
+         model.server_bytes_per_second > 0;
+}
+
 std::string Study::Describe(const StudyRun& run) const {
   // Where the data lie does not count, only what they are.
   v1::JobSpec job = run.job;

@@ -77,6 +77,8 @@ class Study {
 
   BatchClock MakeClock(const StudyRun& run) const;
   NetworkModel network() const;
+  // Whether messages cost anything.
+  bool has_network() const;
   // All that determines the run's result but the data, as text.
   std::string Describe(const StudyRun& run) const;
 

@@ -119,14 +119,29 @@ Series Charts::Curve(const CellSummary& summary, bool by_time) const {
   for (const StudyEntry* entry : summary.entries) {
     longest = std::max(longest, entry->result->curve.size());
   }
+  // Where all diverged, the evaluations that were to come have epochs, but no times.
+  const StudyEntry& first = *summary.entries.front();
+  const v1::JobSpec job = study_.FinalRun(first.cell, first.seed, first.learning_rate).job;
+  const uint32_t epochs = job.training().epochs();
+  const uint32_t each = job.evaluation().interval_epochs() > 0 ? job.evaluation().interval_epochs()
+                                                               : epochs;
+  if (!by_time && summary.diverged == summary.entries.size()) {
+    longest = std::max<size_t>(longest, (epochs + each - 1) / each);
+  }
   for (size_t i = 0; i < longest; ++i) {
     std::vector<double> xs, accuracies;
     for (const StudyEntry* entry : summary.entries) {
-      if (i >= entry->result->curve.size()) continue;  // it had diverged
+      if (i >= entry->result->curve.size()) {
+        // It had diverged: from there on it guesses, so that the mean is not of the
+        // survivors alone.
+        if (entry->result->diverged) accuracies.push_back(100 * entry->result->final_accuracy);
+        continue;
+      }
       const CurvePoint& point = entry->result->curve[i];
       xs.push_back(by_time ? point.virtual_seconds : point.epoch);
       accuracies.push_back(100 * point.accuracy);
     }
+    if (xs.empty()) xs.push_back(std::min<double>(static_cast<double>(each) * (i + 1), epochs));
     const Spread accuracy = SpreadOf(accuracies);
     series.points.emplace_back(SpreadOf(xs).mean, accuracy.mean);
     series.spread.emplace_back(accuracy.low, accuracy.high);
@@ -139,7 +154,7 @@ std::string Charts::Curves(const std::string& id, const Summaries& fleet, bool b
   Chart chart = {.id = id,
                  .title = by_time ? "Accuracy by virtual time" : "Accuracy by epoch",
                  .description = "Test accuracy of the master parameters, mean and range over the "
-                                "seeds.",
+                                "seeds; who diverged guesses from there on.",
                  .x_label = by_time ? "virtual seconds" : "epoch",
                  .y_label = "test accuracy, %",
                  .x_from_zero = true};
@@ -275,25 +290,32 @@ std::string Charts::SpeedDots(const std::string& id, const Summaries& fleet) con
   DotPlot plot = {.id = id,
                   .title = "Speed-up over synchronous training",
                   .description = "Virtual time of a fleet that waits for its slowest in every "
-                                 "round, over that of the run; a dot a seed.",
+                                 "round, over that of the run; a dot a seed that did not diverge.",
                   .x_label = "speed-up over synchronous",
                   .reference = 1.0,
                   .reference_label = "synchronous"};
   DotRow ideal = {.name = "ideal", .look = static_cast<int>(looks_.size())};
   for (const CellSummary* summary : fleet) {
     DotRow row = {.name = study_.label(summary->cell),
-                  .note = absl::StrFormat("%.2f", summary->speedup.mean),
+                  .note = summary->speedup.count > 0
+                              ? absl::StrFormat("%.2f", summary->speedup.mean)
+                              : "diverged",
                   .look = look(*summary)};
     for (const StudyEntry* entry : summary->entries) {
-      row.values.push_back(entry->result->speedup_over_synchronous());
+      if (!entry->result->diverged) row.values.push_back(*entry->speedup);
     }
     plot.rows.push_back(std::move(row));
   }
-  for (const StudyEntry* entry : fleet.front()->entries) {
-    ideal.values.push_back(entry->ideal_speedup());
+  // All have the same machines: the first that did not diverge.
+  for (const CellSummary* summary : fleet) {
+    if (summary->ideal_speedup.count == 0) continue;
+    for (const StudyEntry* entry : summary->entries) {
+      if (!entry->result->diverged) ideal.values.push_back(*entry->ideal_speedup);
+    }
+    ideal.note = absl::StrFormat("%.2f", summary->ideal_speedup.mean);
+    plot.rows.push_back(std::move(ideal));
+    break;
   }
-  ideal.note = absl::StrFormat("%.2f", fleet.front()->ideal_speedup.mean);
-  plot.rows.push_back(std::move(ideal));
   return DotChart(plot);
 }
 
@@ -334,6 +356,7 @@ void Charts::ByWorkers(const std::string& machines) {
         series.name = study_.label(summary.cell);
         series.look = look(summary);
         const Spread spread = value(summary);
+        if (spread.count == 0) continue;
         series.points.emplace_back(count, factor * spread.mean);
         series.spread.emplace_back(factor * spread.low, factor * spread.high);
         several = several || spread.count > 1;
@@ -357,16 +380,19 @@ void Charts::ByWorkers(const std::string& machines) {
     if (series.points.empty()) continue;
     for (const auto& [x, y] : series.points) values.push_back(y);
     accuracy.series.push_back(std::move(series));
-    speeds.push_back(series_of(variant, [](const CellSummary& summary) { return summary.speedup; }, 1));
+    Series its_speed =
+        series_of(variant, [](const CellSummary& summary) { return summary.speedup; }, 1);
+    if (!its_speed.points.empty()) speeds.push_back(std::move(its_speed));
   }
   accuracy.y_min = FocusLow(values);
   SetBaseline(machines, &accuracy.reference, &accuracy.reference_label);
   speed.series = Merged(std::move(speeds));
-  // Of each number, the ideal of the first variant: all have the same machines.
+  // Of each number, the ideal of the first variant that did not diverge: all have the same machines.
   Series ideal = {.name = "ideal", .markers = true, .look = static_cast<int>(looks_.size())};
   for (uint32_t count : shown) {
     for (const CellSummary& summary : summaries_) {
       if (cell(summary).machines != machines || cell(summary).workers != count) continue;
+      if (summary.ideal_speedup.count == 0) continue;
       ideal.points.emplace_back(count, summary.ideal_speedup.mean);
       break;
     }
@@ -375,6 +401,7 @@ void Charts::ByWorkers(const std::string& machines) {
   speed.reference = 1;
   speed.reference_label = "synchronous";
   Add(section, "Accuracy by number of workers", accuracy.id, LineChart(accuracy));
+  if (study_.has_network()) return;  // compared to fleets that send nothing: no measure
   Add(section, "Speed-up by number of workers", speed.id, LineChart(speed));
 }
 
@@ -390,7 +417,9 @@ void Charts::Fleet(const Summaries& fleet) {
   add("Accuracy by epoch", "epochs", [&](const auto& id) { return Curves(id, fleet, false); });
   if (first.workers == 1) return;  // no lag, and nobody to wait for
   add("Accuracy by virtual time", "time", [&](const auto& id) { return Curves(id, fleet, true); });
-  add("Speed-up over synchronous", "speedup", [&](const auto& id) { return SpeedDots(id, fleet); });
+  if (!study_.has_network()) {
+    add("Speed-up over synchronous", "speedup", [&](const auto& id) { return SpeedDots(id, fleet); });
+  }
   add("Lag", "lag", [&](const auto& id) { return Lags(id, fleet); });
   add("Gap", "gap", [&](const auto& id) { return Gaps(id, fleet); });
 }

@@ -28,6 +28,13 @@ std::string Accuracy(const SimulationResult& result) {
                          : absl::StrFormat("accuracy %.2f %%", 100 * result.final_accuracy);
 }
 
+// Nothing before the first evaluation.
+std::string SoFar(const StudyFigures::Running& running, const char* before) {
+  return std::isfinite(running.accuracy)
+             ? absl::StrFormat("%saccuracy %.2f %%", before, 100 * running.accuracy)
+             : "";
+}
+
 }  // namespace
 
 std::vector<std::string> StudyBlock(const StudyFigures& figures, double seconds) {
@@ -37,8 +44,9 @@ std::vector<std::string> StudyBlock(const StudyFigures& figures, double seconds)
       std::string(kBarCells - filled, '.'), 100 * figures.part, figures.done_runs,
       figures.total_runs, FormatDuration(seconds), Left(figures))};
   for (const StudyFigures::Running& running : figures.running) {
-    lines.push_back(absl::StrFormat("  %3.0f %%  %s   %s", 100 * running.part,
-                                    FormatDuration(running.seconds), running.name));
+    lines.push_back(absl::StrFormat("  %3.0f %%  %s   %s%s", 100 * running.part,
+                                    FormatDuration(running.seconds), running.name,
+                                    SoFar(running, "   ")));
   }
   return lines;
 }
@@ -48,7 +56,8 @@ std::string StudyLine(const StudyFigures& figures, double seconds) {
       absl::StrFormat("%s  %d of %d runs (%.1f %%)  left %s", FormatDuration(seconds),
                       figures.done_runs, figures.total_runs, 100 * figures.part, Left(figures));
   for (const StudyFigures::Running& running : figures.running) {
-    absl::StrAppendFormat(&line, "  [%s: %.0f %%]", running.name, 100 * running.part);
+    absl::StrAppendFormat(&line, "  [%s: %.0f %%%s]", running.name, 100 * running.part,
+                          SoFar(running, ", "));
   }
   return line;
 }
@@ -159,10 +168,11 @@ std::string StudySummary(const Study& study, const std::vector<StudyEntry>& entr
     for (const CellSummary* row : rows) {
       const bool compared = row->points_lost.count > 0 && std::isfinite(row->points_lost.mean);
       absl::StrAppendFormat(
-          &text, "  %-*s  %7.2f %%  %8.2f  %6s  %7.2f  %5d  %9.3g  %8.2f%s\n", longest,
+          &text, "  %-*s  %7.2f %%  %8.2f  %6s  %7.2f  %5d  %9.3g  %8s%s\n", longest,
           study.label(row->cell), 100 * row->accuracy.mean, 100 * row->accuracy.deviation,
           compared ? absl::StrFormat("%.2f", row->points_lost.mean) : "-", row->lag_mean.mean,
-          row->lag_p99, row->gap_mean.mean, row->speedup.mean,
+          row->lag_p99, row->gap_mean.mean,
+          row->speedup.count > 0 ? absl::StrFormat("%.2f", row->speedup.mean) : "-",
           row->diverged > 0
               ? absl::StrFormat("  %d of %d diverged", row->diverged, row->entries.size())
               : "");

@@ -148,7 +148,7 @@ std::string Page::AllResults() const {
            absl::StrFormat("%.2f", 100 * summary.best_accuracy.mean),
            absl::StrFormat("%.2f", summary.lag_mean.mean), absl::StrCat(summary.lag_p99),
            Figure3(summary.gap_mean.mean), Figure3(summary.surprise_mean.mean),
-           absl::StrFormat("%.2f", summary.speedup.mean)};
+           summary.speedup.count > 0 ? absl::StrFormat("%.2f", summary.speedup.mean) : "-"};
     if (diverged) row.push_back(absl::StrCat(summary.diverged));
     if (discarded) row.push_back(absl::StrFormat("%.2f", 100 * summary.discarded_part));
   }
@@ -226,9 +226,11 @@ std::string Page::Definitions() const {
                "sample."},
       {"Accuracy", "On all test data, of the servers' parameters, whose running statistics were "
                    "measured anew on training batches. A run that diverged (a loss or parameter "
-                   "that is not finite) counts with the accuracy of guessing."},
+                   "that is not finite) counts with the accuracy of guessing, in learning curves from "
+                   "there on."},
       {"Lag", "Updates applied to a segment between sending parameters and applying the gradient "
-              "computed at them."},
+              "computed at them. The mean is over all elements; the distribution and the 99th "
+              "percentile are of the first segment of each push."},
       {"Gap", "Root mean square distance between the parameters when a gradient is applied and "
               "those it was computed at; over all pushes of trainable segments, weighted by "
               "their elements."},
@@ -241,8 +243,12 @@ std::string Page::Definitions() const {
            study_.spec().clock().batch_seconds(), study_.spec().clock().variation(),
            study_.spec().clock().machine_variation())},
       {"Speed-up over synchronous",
-       "Virtual time of the same machines for as many batches where every round waits for "
-       "its slowest and nothing is sent, over the run's. The ideal never waits for anything."}};
+       study_.has_network()
+           ? "Left out: messages take time in this study, and the fleets that a speed-up compares "
+             "to, one that waits for its slowest and one that never waits, are taken to send nothing."
+           : "Virtual time of the same machines for as many batches where every round waits for "
+             "its slowest and nothing is sent, over the run's; runs that diverged are left out. The "
+             "ideal never waits for anything."}};
   if (!study_.spec().baseline().empty()) {
     terms.emplace_back("Points lost", absl::StrCat("Percentage points of final accuracy below ",
                                                    study_.spec().baseline(),

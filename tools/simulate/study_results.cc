@@ -1,7 +1,10 @@
 #include "tools/simulate/study_results.h"
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +18,8 @@ namespace foreshard {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr char kStudyFile[] = "study.textproto";
 
 // JSON has no NaN.
 ordered_json Number(double value) {
@@ -54,6 +59,32 @@ std::string ToCsv(const ordered_json& list) {
   return csv;
 }
 
+std::string SpecText(const Study& study) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(study.spec(), &text);
+  return text;
+}
+
+// What an earlier form of the study had, and this one has not.
+absl::Status RemoveOthers(const std::string& folder,
+                          const std::vector<std::pair<std::string, std::string>>& files) {
+  std::vector<std::string> there = {"search.json"};
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/charts", error)) {
+    if (entry.path().extension() == ".svg") {
+      there.push_back(absl::StrCat("charts/", entry.path().filename().string()));
+    }
+  }
+  for (const std::string& name : there) {
+    const auto same = [&](const auto& file) { return file.first == name; };
+    if (std::any_of(files.begin(), files.end(), same)) continue;
+    const std::string path = absl::StrCat(folder, "/", name);
+    std::filesystem::remove(path, error);
+    if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("can't remove the old ", path));
+  }
+  return absl::OkStatus();
+}
+
 std::string Dump(const ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
 }
@@ -74,6 +105,12 @@ std::vector<StudyEntry> StudyEntries(const Study& study, const RunResults& resul
                         .learning_rate = run.job.schedule().learning_rate(),
                         .key = run.key,
                         .result = &found->second};
+    const SimulationResult& result = found->second;
+    if (!study.has_network()) {
+      entry.speedup = result.speedup_over_synchronous();
+      entry.ideal_speedup =
+          result.ideal_seconds > 0 ? result.synchronous_seconds / result.ideal_seconds : 0;
+    }
     if (study.is_baseline(run.cell)) {
       baselines[{study.cells()[run.cell].machines, entry.seed}] = found->second.final_accuracy;
       any_machines.emplace(entry.seed, found->second.final_accuracy);
@@ -108,8 +145,8 @@ ordered_json StudyResultsJson(const Study& study, const std::vector<StudyEntry>&
                     {"lag_p99", result.lag_p99},
                     {"gap_mean", Number(result.gap_mean)},
                     {"virtual_seconds", Number(result.virtual_seconds)},
-                    {"speedup_over_synchronous", Number(result.speedup_over_synchronous())},
-                    {"ideal_speedup", Number(entry.ideal_speedup())},
+                    {"speedup_over_synchronous", Optional(entry.speedup)},
+                    {"ideal_speedup", Optional(entry.ideal_speedup)},
                     {"points_lost", Optional(entry.points_lost)},
                     {"learning_rate", Rate(entry.learning_rate)},
                     {"diverged_epoch", result.diverged ? Number(result.diverged_epoch) : nullptr},
@@ -219,14 +256,37 @@ std::string StudyCurvesCsv(const Study& study, const std::vector<StudyEntry>& en
   return csv;
 }
 
+absl::Status ClaimResultsFolder(const Study& study, const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/", kStudyFile);
+  const auto refuse = [&](const std::string& what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("results folder ", folder, " ", what,
+                     "; give another folder with --results, or remove that one"));
+  };
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (text.ok()) {
+    v1::StudySpec there;
+    if (!google::protobuf::TextFormat::ParseFromString(*text, &there)) {
+      return refuse(absl::StrCat("has a ", kStudyFile, " that can't be read"));
+    }
+    if (there.name() != study.spec().name()) {
+      return refuse(absl::StrCat("holds the study '", there.name(), "', and this is '",
+                                 study.spec().name(), "'"));
+    }
+  } else if (!absl::IsNotFound(text.status())) {
+    return text.status();
+  } else if (std::filesystem::exists(folder + "/results.json")) {
+    return refuse("holds results that are not of a study");
+  }
+  return WriteFileAtomically(path, SpecText(study));
+}
+
 absl::Status WriteStudyResults(const Study& study, const RunResults& results,
                                const std::set<std::string>& failed, const std::string& folder) {
   const std::vector<StudyEntry> entries = StudyEntries(study, results, failed);
-  std::string spec;
-  google::protobuf::TextFormat::PrintToString(study.spec(), &spec);
   const StudyReport report = MakeStudyReport(study, results, failed);
   std::vector<std::pair<std::string, std::string>> files = {
-      {"study.textproto", spec},
+      {kStudyFile, SpecText(study)},
       {"results.json", Dump(StudyResultsJson(study, entries))},
       {"results.csv", StudyResultsCsv(study, entries)},
       {"curves.csv", StudyCurvesCsv(study, entries)},
@@ -240,6 +300,7 @@ absl::Status WriteStudyResults(const Study& study, const RunResults& results,
   for (const auto& [name, svg] : report.charts) {
     files.emplace_back(absl::StrCat("charts/", name, ".svg"), svg);
   }
+  if (absl::Status status = RemoveOthers(folder, files); !status.ok()) return status;
   for (const auto& [name, content] : files) {
     if (absl::Status status = WriteFileAtomically(absl::StrCat(folder, "/", name), content);
         !status.ok()) {

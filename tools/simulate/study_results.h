@@ -29,10 +29,9 @@ struct StudyEntry {
   // Percentage points of final accuracy below the baseline's run of the same seed;
   // nothing where there is none.
   std::optional<double> points_lost;
-
-  double ideal_speedup() const {
-    return result->ideal_seconds > 0 ? result->synchronous_seconds / result->ideal_seconds : 0;
-  }
+  // Over a synchronous fleet, of the run and of one that never waits; nothing in a study
+  // with a network, as the fleets that it would be compared to send nothing.
+  std::optional<double> speedup, ideal_speedup;
 };
 
 // By cell, then seed.
@@ -53,8 +52,14 @@ nlohmann::ordered_json StudyTimingJson(const Study& study, const RunResults& res
 std::string StudyResultsCsv(const Study& study, const std::vector<StudyEntry>& entries);
 std::string StudyCurvesCsv(const Study& study, const std::vector<StudyEntry>& entries);
 
+// Makes the folder the study's, before anything runs: leaves study.textproto in it.
+// FAILED_PRECONDITION, with the remedy: results of a study of another name are there, or
+// of `foreshard run`. Errors as WriteFileAtomically, too.
+absl::Status ClaimResultsFolder(const Study& study, const std::string& folder);
+
 // All of these, study.textproto (as it was run), report.html and charts/*.svg; each
-// whole or not at all. Errors as WriteFileAtomically.
+// whole or not at all. Takes away a search.json and charts of an earlier form of the
+// study that this one does not have. Errors as WriteFileAtomically.
 absl::Status WriteStudyResults(const Study& study, const RunResults& results,
                                const std::set<std::string>& failed, const std::string& folder);
 

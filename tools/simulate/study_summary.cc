@@ -48,20 +48,24 @@ std::vector<CellSummary> SummariseCells(const Study& study,
     summary.lag_mean = over_results(&SimulationResult::lag_mean);
     summary.gap_mean = over_results(&SimulationResult::gap_mean);
     summary.surprise_mean = over_results(&SimulationResult::surprise_mean);
-    summary.virtual_seconds = over_results(&SimulationResult::virtual_seconds);
-    summary.speedup =
-        over([](const StudyEntry& entry) { return entry.result->speedup_over_synchronous(); });
-    summary.ideal_speedup = over([](const StudyEntry& entry) { return entry.ideal_speedup(); });
-    std::vector<double> lost;
+    std::vector<double> lost, seconds, speedups, ideals;
     uint64_t pushes = 0, discarded = 0;
     for (const StudyEntry* entry : summary.entries) {
       if (entry->points_lost.has_value()) lost.push_back(*entry->points_lost);
       summary.diverged += entry->result->diverged;
+      if (!entry->result->diverged) {
+        seconds.push_back(entry->result->virtual_seconds);
+        if (entry->speedup.has_value()) speedups.push_back(*entry->speedup);
+        if (entry->ideal_speedup.has_value()) ideals.push_back(*entry->ideal_speedup);
+      }
       summary.lag_p99 = std::max(summary.lag_p99, entry->result->lag_p99);
       discarded += entry->result->discarded;
       pushes += entry->result->discarded + entry->result->updates;
     }
     summary.points_lost = SpreadOf(lost);
+    summary.virtual_seconds = SpreadOf(seconds);
+    summary.speedup = SpreadOf(speedups);
+    summary.ideal_speedup = SpreadOf(ideals);
     if (pushes > 0) summary.discarded_part = static_cast<double>(discarded) / static_cast<double>(pushes);
     summaries.push_back(std::move(summary));
   }

@@ -32,6 +32,7 @@ struct CellSummary {
   Spread points_lost;
   Spread lag_mean, gap_mean, surprise_mean;
   uint64_t lag_p99 = 0;  // the largest
+  // Of those that did not diverge; of none with a network (StudyEntry).
   Spread virtual_seconds, speedup, ideal_speedup;
   double discarded_part = 0;  // of the pushes
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -123,8 +122,8 @@ void CheckVariants(const v1::StudySpec& spec, const std::map<std::string, std::s
                         : absl::StrCat("makes the same file names as '", found->second,
                                        "'; change one of them"));
     } else if (!NamesRule(variant)) {
-      std::vector<std::string_view> rules;
-      for (const RuleTraits& rule : Rules()) rules.push_back(rule.name);
+      std::vector<std::string> rules;
+      for (const RuleTraits& rule : Rules()) rules.emplace_back(rule.name);
       problems->Add(field + ".label", absl::StrCat("'", label, "'"),
                     absl::StrCat("is no update rule, and none is named in `set`; say set: "
                                  "\"update.rule=NAME\" with one of: ",
