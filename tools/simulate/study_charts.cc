@@ -397,7 +397,7 @@ void Charts::ByWorkers(const std::string& machines) {
       break;
     }
   }
-  speed.series.push_back(std::move(ideal));
+  if (!ideal.points.empty()) speed.series.push_back(std::move(ideal));
   speed.reference = 1;
   speed.reference_label = "synchronous";
   Add(section, "Accuracy by number of workers", accuracy.id, LineChart(accuracy));

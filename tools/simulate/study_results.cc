@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "common/net/spec_text.h"
 #include "google/protobuf/text_format.h"
 #include "tools/files.h"
 #include "tools/simulate/study_report.h"
@@ -266,7 +267,7 @@ absl::Status ClaimResultsFolder(const Study& study, const std::string& folder) {
   absl::StatusOr<std::string> text = ReadFile(path);
   if (text.ok()) {
     v1::StudySpec there;
-    if (!google::protobuf::TextFormat::ParseFromString(*text, &there)) {
+    if (!ParseSpecText(*text, path, &there).ok()) {
       return refuse(absl::StrCat("has a ", kStudyFile, " that can't be read"));
     }
     if (there.name() != study.spec().name()) {

@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -191,7 +193,7 @@ TEST_F(RunnerTest, GivesTheEngineWhatTheStudySays) {
     EXPECT_EQ(simulation.job.seed(), 8u);
     EXPECT_EQ(simulation.train->examples(), 40u);
     EXPECT_NE(simulation.test, nullptr);
-    simulation.progress({20, 40, 12.5});
+    simulation.progress({20, 40, 12.5, 0.5});
     checked = true;
     return FormulaResult(simulation);
   };
@@ -210,6 +212,8 @@ TEST_F(RunnerTest, ShowsWhatRunsAndHowLongItTakes) {
     void Show(const StudyFigures& figures) override {
       Observer::Show(figures);
       if (figures.running.empty() || figures.running[0].part != 0.25) return;
+      // Its parts are set one by one.
+      if (!(figures.running[0].accuracy == 0.75)) return;
       EXPECT_EQ(figures.running[0].name, "dana_zero, 2 equal machines, seed 1");
       EXPECT_DOUBLE_EQ(figures.part, 0.125);
       EXPECT_TRUE(figures.seconds_left.has_value());
@@ -223,7 +227,7 @@ TEST_F(RunnerTest, ShowsWhatRunsAndHowLongItTakes) {
   options.observer = &watch;
   options.simulate = [&](const SimulationOptions& simulation) -> absl::StatusOr<SimulationResult> {
     if (simulation.job.seed() == 1) {
-      simulation.progress({10, 40, 1});
+      simulation.progress({10, 40, 1, 0.75});
       while (!seen) std::this_thread::yield();
     }
     return plain(simulation);
@@ -251,6 +255,77 @@ TEST_F(RunnerTest, AResultThatCannotBeKeptEndsTheStudy) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("results/runs/full-dana_zero"));
   EXPECT_LT(calls_, 5);
+}
+
+TEST_F(RunnerTest, AFolderInARunsPlaceFailsThatRunAlone) {
+  const Study study = MustMake(R"(rules { label: "dana_zero" } seeds: [1, 2, 3])");
+  const std::string path = Path("results/runs/full-dana_zero-n2-equal-s2.json");
+  std::filesystem::create_directories(path);
+  const auto outcome = RunStudy(study, Options(1));
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->results.size(), 2u);
+  EXPECT_EQ(calls_, 2);  // nothing is computed that can't be kept
+  ASSERT_EQ(outcome->failures.size(), 1u);
+  EXPECT_THAT(outcome->failures[0], HasSubstr("s2.json is a folder"));
+  EXPECT_EQ(outcome->figures.done_runs, 3u);
+  std::filesystem::remove(path);
+  EXPECT_EQ(RunStudy(study, Options(1))->results.size(), 3u);
+}
+
+TEST_F(RunnerTest, AChangedFileIsRunAgainThoughItParses) {
+  const Study study = MustMake(R"(rules { label: "dana_zero" })");
+  const auto first = RunStudy(study, Options(1));
+  const std::string path = Path("results/runs/full-dana_zero-n2-equal-s1.json");
+  std::string text = *ReadFile(path);
+  const size_t at = text.find("\"final_accuracy\": 0.") + 20;
+  text[at] = text[at] == '1' ? '2' : '1';
+  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+  const auto second = RunStudy(study, Options(1));
+  EXPECT_EQ(calls_, 1);
+  EXPECT_THAT(observer_.stale, ElementsAre("full-dana_zero-n2-equal-s1"));
+  EXPECT_EQ(Results(study, *first), Results(study, *second));
+}
+
+TEST_F(RunnerTest, NoMoreThreadsThanRunsAndNoneThatCannotBe) {
+  const Study study = MustMake(R"(rules { label: "dana_zero" } seeds: [1, 2, 3])");
+  EXPECT_EQ(JobsOf(study, 0), 1u);
+  EXPECT_EQ(JobsOf(study, 2), 2u);
+  EXPECT_EQ(JobsOf(study, 4'000'000'000), 3u);
+  const Study large = MustMake(R"(rules { label: "dana_zero" } rules { label: "lwp" }
+      workers: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13] machines: ["equal", "unequal"]
+      seeds: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])");
+  EXPECT_EQ(JobsOf(large, 4'000'000'000), 256u);
+
+  // With only one thread to be had, it goes on with one.
+  RunnerOptions options = Options(3, "one");
+  int asked = 0;
+  options.start_thread = [&](std::function<void()> body) {
+    if (++asked == 2) throw std::system_error(EAGAIN, std::generic_category());
+    return std::thread(std::move(body));
+  };
+  const auto outcome = RunStudy(study, options);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->results.size(), 3u);
+  EXPECT_EQ(asked, 2);
+  // With none, it says so.
+  options = Options(3, "none");
+  options.start_thread = [&](std::function<void()>) -> std::thread {
+    throw std::system_error(EAGAIN, std::generic_category());
+  };
+  const absl::Status status = RunStudy(study, options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(RunnerTest, RoundsOfMoreWorkersThanBatchesAreRefusedBeforeAnythingRuns) {
+  // 40 examples, one a batch.
+  const Study study = MustMake(R"(rules { label: "dana_zero" }
+      rules { label: "ssgd" workers: [2, 41] machines: "unequal" })");
+  const absl::Status status = RunStudy(study, Options(2)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("variant 'ssgd', N = 41, unequal machines: "));
+  EXPECT_THAT(status.message(), HasSubstr("an epoch has 40 batches, too few for 41"));
+  EXPECT_EQ(calls_, 0);
 }
 
 TEST_F(RunnerTest, MissingDataAreSaidBeforeAnythingRuns) {

@@ -40,11 +40,13 @@ class SimulationTest : public ::testing::Test {
                      .network = network,
                      .train = train_.get(),
                      .test = test_.get(),
-                     .stop = &stop_});
+                     .stop = &stop_,
+                     .progress = progress_});
   }
 
   std::unique_ptr<Dataset> train_, test_;
   std::atomic<bool> stop_{false};
+  std::function<void(const SimulationProgress&)> progress_;
 };
 
 TEST_F(SimulationTest, TrainsEveryBatchOnce) {
@@ -61,6 +63,16 @@ TEST_F(SimulationTest, TrainsEveryBatchOnce) {
   // Each of 6000 elements, as fp32, in every batch.
   EXPECT_EQ(result.push_bytes, 120 * 6000 * 4);
   EXPECT_EQ(result.pull_bytes, 120 * 6000 * 4);
+}
+
+TEST_F(SimulationTest, ProgressHasTheLastEvaluation) {
+  std::vector<SimulationProgress> seen;
+  progress_ = [&](const SimulationProgress& progress) { seen.push_back(progress); };
+  const SimulationResult result = Run({}).value();
+  ASSERT_EQ(seen.size(), 3u);  // at 32, 64 and 96 of 120; an epoch has 40
+  EXPECT_TRUE(std::isnan(seen[0].accuracy));
+  EXPECT_EQ(seen[1].accuracy, result.curve[0].accuracy);
+  EXPECT_EQ(seen[2].accuracy, result.curve[1].accuracy);
 }
 
 TEST_F(SimulationTest, SameSeedSameBits) {

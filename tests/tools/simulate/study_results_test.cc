@@ -13,6 +13,7 @@
 namespace foreshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -182,6 +183,114 @@ TEST_F(StudyResultsTest, SpreadsAreOverTheSeeds) {
   EXPECT_DOUBLE_EQ(SpreadOf({1, 2, 3}).deviation, 1);
 }
 
+TEST_F(StudyResultsTest, WithANetworkThereIsNoSpeedUp) {
+  const Study study = MustMake(std::string(kStudy) + "network { latency_seconds: 0.1 }");
+  const RunResults results = RunAll(study);
+  const auto entries = StudyEntries(study, results, {});
+  for (const auto& run : StudyResultsJson(study, entries)) {
+    EXPECT_TRUE(run["speedup_over_synchronous"].is_null());
+    EXPECT_TRUE(run["ideal_speedup"].is_null());
+    EXPECT_FALSE(run["virtual_seconds"].is_null());
+  }
+  for (const CellSummary& summary : SummariseCells(study, entries)) {
+    EXPECT_EQ(summary.speedup.count, 0u);
+  }
+  const StudyReport report = MakeStudyReport(study, results, {});
+  EXPECT_THAT(report.html, HasSubstr("Left out: messages take time in this study"));
+  EXPECT_THAT(report.html, HasSubstr("<td class=\"number\">-</td></tr>"));
+  EXPECT_THAT(report.html, Not(HasSubstr("nan")));
+  for (const auto& [name, svg] : report.charts) {
+    EXPECT_THAT(name, Not(HasSubstr("speedup")));
+  }
+  EXPECT_THAT(StudySummary(study, entries), AllOf(HasSubstr("       -\n"), Not(HasSubstr("nan"))));
+}
+
+TEST_F(StudyResultsTest, RunsThatDivergedAreNotInTheSpeedUp) {
+  const Study study = MustMake(R"(rules { label: "dana_zero" } rules { label: "lwp" } seeds: [1, 2, 3])");
+  RunResults results = RunAll(study);
+  SimulationResult& diverged = results.at("full-dana_zero-n2-equal-s2");
+  diverged.diverged = true;
+  diverged.final_accuracy = 0.1;
+  diverged.virtual_seconds = diverged.synchronous_seconds / 50;
+  for (auto& [key, result] : results) {
+    if (key.find("lwp") == std::string::npos) continue;
+    result.diverged = true;
+    result.final_accuracy = 0.1;
+  }
+  const auto entries = StudyEntries(study, results, {});
+  const std::vector<CellSummary> summaries = SummariseCells(study, entries);
+  EXPECT_EQ(summaries[0].speedup.count, 2u);
+  EXPECT_DOUBLE_EQ(summaries[0].speedup.mean, 1.2);
+  EXPECT_EQ(summaries[0].accuracy.count, 3u);
+  EXPECT_EQ(summaries[1].speedup.count, 0u);
+  EXPECT_THAT(MakeStudyReport(study, results, {}).html, Not(HasSubstr("nan")));
+  EXPECT_THAT(StudySummary(study, entries), Not(HasSubstr("nan")));
+}
+
+TEST_F(StudyResultsTest, WhoDivergedStaysInTheCurve) {
+  const Study study = MustMake(R"(rules { label: "dana_zero" } seeds: [1, 2])");
+  RunResults results = RunAll(study);
+  const auto curve = [&] {
+    for (const auto& [name, svg] : MakeStudyReport(study, results, {}).charts) {
+      if (name == "epochs-n2-equal") return svg;
+    }
+    return std::string();
+  };
+  // The other seed ends after its second epoch.
+  SimulationResult& other = results.at("full-dana_zero-n2-equal-s2");
+  other.diverged = true;
+  other.final_accuracy = 0.1;
+  other.curve.resize(2);
+  const std::string kept = curve();
+  // The very same chart as that of a run that guesses in the third and fourth epoch.
+  for (double epoch : {3.0, 4.0}) other.curve.push_back({epoch, 10 * epoch, 0.5, 0.5, 0.1});
+  EXPECT_EQ(kept, curve());
+  // And of a run that never had a finite loss.
+  other.curve.clear();
+  const std::string none = curve();
+  EXPECT_NE(none, kept);
+  for (auto& [key, result] : results) {
+    result.curve.clear();
+    result.diverged = true;
+    result.final_accuracy = 0.1;
+  }
+  EXPECT_THAT(curve(), Not(HasSubstr("no data")));
+  EXPECT_THAT(MakeStudyReport(study, results, {}).html, HasSubstr("from there on"));
+}
+
+TEST_F(StudyResultsTest, AFolderHoldsOneStudy) {
+  const Study study = MustMake(kStudy);
+  std::filesystem::create_directories(Path("a"));
+  ASSERT_TRUE(ClaimResultsFolder(study, Path("a")).ok());
+  EXPECT_THAT(*ReadFile(Path("a/study.textproto")), HasSubstr("name: \"test\""));
+  ASSERT_TRUE(WriteStudyResults(study, RunAll(study), {}, Path("a")).ok());
+  EXPECT_TRUE(ClaimResultsFolder(study, Path("a")).ok());
+
+  const Study other = MustMake(R"(name: "other" rules { label: "dana_zero" })");
+  const absl::Status status = ClaimResultsFolder(other, Path("a"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("holds the study 'test', and this is 'other'; give"));
+  EXPECT_THAT(*ReadFile(Path("a/study.textproto")), HasSubstr("name: \"test\""));
+
+  std::filesystem::create_directories(Path("run"));
+  ASSERT_TRUE(WriteFileAtomically(Path("run/results.json"), "{}").ok());
+  EXPECT_THAT(ClaimResultsFolder(study, Path("run")).message(), HasSubstr("not of a study"));
+  ASSERT_TRUE(WriteFileAtomically(Path("run/study.textproto"), "what").ok());
+  EXPECT_THAT(ClaimResultsFolder(study, Path("run")).message(), HasSubstr("can't be read"));
+}
+
+TEST_F(StudyResultsTest, WhatAnEarlierFormOfTheStudyHadIsTakenAway) {
+  const Study study = MustMake(kStudy);
+  ASSERT_TRUE(WriteStudyResults(study, RunAll(study), {}, Path("a")).ok());
+  EXPECT_TRUE(std::filesystem::exists(Path("a/search.json")));
+  EXPECT_TRUE(std::filesystem::exists(Path("a/charts/accuracy-n4-unequal.svg")));
+  const Study smaller = MustMake(R"(rules { label: "dana_zero" })");
+  ASSERT_TRUE(WriteStudyResults(smaller, RunAll(smaller), {}, Path("a")).ok());
+  EXPECT_FALSE(std::filesystem::exists(Path("a/search.json")));
+  EXPECT_FALSE(std::filesystem::exists(Path("a/charts/accuracy-n4-unequal.svg")));
+  EXPECT_TRUE(std::filesystem::exists(Path("a/charts/accuracy-n2-equal.svg")));
+}
+
 TEST_F(StudyResultsTest, TheSummaryHasTheBestFirst) {
   const Study study = MustMake(kStudy);
   const RunResults results = RunAll(study);
@@ -205,6 +314,11 @@ TEST(StudyDisplay, ProgressHasWhatRunsAndWhatIsLeft) {
   figures.seconds_left = 125;
   EXPECT_EQ(StudyLine(figures, 61),
             "1:01  4 of 10 runs (45.0 %)  left 2:05  [dana_zero, 8 equal machines, seed 1: 50 %]");
+  figures.running[0].accuracy = 0.8846;
+  EXPECT_EQ(StudyLine(figures, 61),
+            "1:01  4 of 10 runs (45.0 %)  left 2:05  [dana_zero, 8 equal machines, seed 1: 50 %, "
+            "accuracy 88.46 %]");
+  EXPECT_THAT(StudyBlock(figures, 61)[1], ::testing::EndsWith("seed 1   accuracy 88.46 %"));
   figures.left_is_bound = true;
   EXPECT_THAT(StudyLine(figures, 61), HasSubstr("left 2:05 or more"));
   EXPECT_THAT(StudyBlock(figures, 61), ElementsAre(HasSubstr("4 of 10 runs   1:01 gone, 2:05 or more left"),
