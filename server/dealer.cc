@@ -128,11 +128,11 @@ std::optional<uint64_t> Dealer::Draw(uint32_t worker, const Hand& hand, Withheld
   *withheld = Withheld::kAllDealt;
   if (options_.synchronous_workers > 0) {
     if (worker >= options_.synchronous_workers) return std::nullopt;
-    const auto at = next_step_.find(worker);
-    const uint64_t step = at == next_step_.end() ? 0 : at->second;
-    if (step * options_.synchronous_workers >= total_) return std::nullopt;
-    next_step_[worker] = step + 1;
-    return Ticket(worker, step);
+    Steps& steps = steps_[worker];
+    if (steps.next * options_.synchronous_workers >= total_) return std::nullopt;
+    redealt_ += steps.next < steps.dealt;
+    steps.dealt = std::max(steps.dealt, steps.next + 1);
+    return Ticket(worker, steps.next++);
   }
   if (again_.empty() && next_ == total_) return std::nullopt;
   if (!hand.admitted) {
@@ -202,8 +202,7 @@ Deal Dealer::Apply(const DealerEvent& event) {
       if (options_.synchronous_workers > 0) {
         // Whoever takes the rank over goes on at the first step that is missing.
         if (event.worker < options_.synchronous_workers) {
-          next_step_[event.worker] -= tickets.size();
-          redealt_ += tickets.size();
+          steps_[event.worker].next -= tickets.size();
         }
       } else {
         again_.merge(tickets);
@@ -249,10 +248,11 @@ std::string Dealer::Save() const {
     writer.Put(hand.admitted);
     put_set(hand.tickets);
   }
-  writer.Put<uint64_t>(next_step_.size());
-  for (const auto& [rank, step] : next_step_) {
+  writer.Put<uint64_t>(steps_.size());
+  for (const auto& [rank, steps] : steps_) {
     writer.Put(rank);
-    writer.Put(step);
+    writer.Put(steps.next);
+    writer.Put(steps.dealt);
   }
   for (const uint64_t count : completed_) writer.Put(count);
   return writer.TakeSealed();
@@ -299,7 +299,9 @@ absl::Status Dealer::Load(std::string_view bytes) {
   const auto ranks = reader.Get<uint64_t>();
   for (uint64_t k = 0; k < ranks && reader.ok(); ++k) {
     const auto rank = reader.Get<uint32_t>();
-    loaded.next_step_[rank] = reader.Get<uint64_t>();
+    Steps& steps = loaded.steps_[rank];
+    steps.next = reader.Get<uint64_t>();
+    steps.dealt = reader.Get<uint64_t>();
   }
   for (uint64_t& count : loaded.completed_) count = reader.Get<uint64_t>();
   if (!reader.ok() || reader.left() != 0) return absl::DataLossError("dealer state: lengths contradict");

@@ -144,7 +144,12 @@ class Dealer {
   uint64_t next_ = 0;
   std::set<uint64_t> again_;  // lost tickets, lowest first
   std::map<uint32_t, Hand> hands_;               // by worker
-  std::map<uint32_t, uint64_t> next_step_;       // synchronous, by rank
+  // Synchronous, by rank.
+  struct Steps {
+    uint64_t next = 0;
+    uint64_t dealt = 0;  // ever; a successor makes some of them again
+  };
+  std::map<uint32_t, Steps> steps_;
   std::vector<uint64_t> completed_;  // by epoch
   uint64_t completed_total_ = 0;
   uint64_t redealt_ = 0;

@@ -42,10 +42,13 @@ struct PushFigures {
   bool skipped = false;        // the gradient was not finite; nothing was applied
   uint32_t duplicates = 0;     // segments that had it already (an answer was lost)
   uint32_t discarded = 0;      // segments for which it was too old
-  double lag_updates = 0;      // mean over elements
+  bool applied = false;        // at least one segment applied it
+  double lag_updates = 0;      // mean over the elements of those segments
   uint64_t max_lag_updates = 0;
   // RMS parameter distances over the segments: sqrt(sum d_s gap_s^2 / sum d_s)
   // (algorithms of the design, "Two measures").
+  // Only where `measured`: a segment may not know what the worker held.
+  bool measured = false;
   double gap = 0;
   double surprise = 0;
   float learning_rate = 0;     // of the first segment

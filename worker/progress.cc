@@ -60,9 +60,12 @@ void Progress::Acknowledged(const PushFigures& push) {
   figures_.set_push_seconds(
       static_cast<float>(Average(figures_.push_seconds(), push.push_seconds, pushes_)));
   ++pushes_;
-  if (!push.skipped) {
+  if (push.applied) {
     figures_.set_push_staleness(
-        static_cast<float>(Average(figures_.push_staleness(), push.lag_updates, measured_)));
+        static_cast<float>(Average(figures_.push_staleness(), push.lag_updates, applied_)));
+    ++applied_;
+  }
+  if (push.measured) {
     figures_.set_push_gap(static_cast<float>(Average(figures_.push_gap(), push.gap, measured_)));
     figures_.set_push_surprise(
         static_cast<float>(Average(figures_.push_surprise(), push.surprise, measured_)));
@@ -72,8 +75,8 @@ void Progress::Acknowledged(const PushFigures& push) {
   metrics_->encode_seconds->Observe(push.encode_seconds);
   metrics_->pull_seconds->Observe(push.pull_seconds);
   metrics_->push_seconds->Observe(push.push_seconds);
-  if (push.skipped) return;
-  metrics_->whole_push_staleness_updates->Observe(push.lag_updates);
+  if (push.applied) metrics_->whole_push_staleness_updates->Observe(push.lag_updates);
+  if (!push.measured) return;
   metrics_->whole_push_gap->Observe(push.gap);
   metrics_->whole_push_surprise->Observe(push.surprise);
 }

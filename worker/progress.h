@@ -51,7 +51,8 @@ class Progress {
   double seconds_per_example_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time last_step_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t pushes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t measured_ ABSL_GUARDED_BY(mutex_) = 0;  // pushes that were not skipped
+  uint64_t applied_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t measured_ ABSL_GUARDED_BY(mutex_) = 0;
   Traffic counted_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -298,9 +298,12 @@ void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& he
 
 void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header) {
   const auto elements = static_cast<double>(segment.plan->elements);
-  elements_ += elements;
-  lag_elements_ += elements * static_cast<double>(header.lag());
-  figures_.max_lag_updates = std::max<uint64_t>(figures_.max_lag_updates, header.lag());
+  if (header.result() == v1::ReplyHeader::APPLIED) {
+    figures_.applied = true;
+    elements_ += elements;
+    lag_elements_ += elements * static_cast<double>(header.lag());
+    figures_.max_lag_updates = std::max<uint64_t>(figures_.max_lag_updates, header.lag());
+  }
   figures_.duplicates += header.result() == v1::ReplyHeader::DUPLICATE;
   figures_.discarded += header.result() == v1::ReplyHeader::DISCARDED;
   if (header.sampled_elements() > 0) {
@@ -325,6 +328,7 @@ void SegmentExchange::MarkReady(uint32_t id) {
   if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) {
     figures_.push_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
     figures_.lag_updates = elements_ > 0 ? lag_elements_ / elements_ : 0;
+    figures_.measured = gap_elements_ > 0;
     figures_.gap = gap_elements_ > 0 ? std::sqrt(gap_squares_ / gap_elements_) : 0;
     figures_.surprise = gap_elements_ > 0 ? std::sqrt(surprise_squares_ / gap_elements_) : 0;
     if (options_.acknowledged) options_.acknowledged(figures_);

@@ -86,7 +86,6 @@ class InProcessWorker {
     options->acknowledged = [this](const PushFigures& push) {
       lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
-      lag_plus_one_ += push.lag_updates + 1;
       if (after_push) after_push(push);
     };
     auto client = ParameterClient::Connect(*options);
@@ -141,7 +140,6 @@ class InProcessWorker {
   const Dataset& data() const { return *data_; }
   GradientComputer& computer() { return *computer_; }
   Progress& progress() { return progress_; }
-  double lag_plus_one() const { return lag_plus_one_; }
   void Stop() { stop_ = true; }
 
   std::function<void(const PushFigures&)> after_push;
@@ -154,7 +152,6 @@ class InProcessWorker {
   std::unique_ptr<Dataset> data_;
   std::unique_ptr<Model> model_;
   Progress progress_;
-  double lag_plus_one_ = 0;
   ParameterClientOptions client_options_;
   std::unique_ptr<LeadClient> lead_;
   // Messages point into the memory of these, so they outlive the client.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "common/core/random.h"
@@ -399,6 +400,24 @@ TEST(Dealer, RandomLivesKeepTheBounds) {
     }
     EXPECT_EQ(done.size(), 80u);
   }
+}
+
+using ::testing::ElementsAre;
+
+TEST(Dealer, AStepCountsAsDealtAgainOnceASuccessorTakesIt) {
+  const DealerOptions options = {.batches_per_epoch = 6, .epochs = 1, .synchronous_workers = 2};
+  Dealer dealer(options);
+  dealer.Apply({Kind::kJoin, 1});
+  EXPECT_THAT(dealer.Apply({Kind::kFetch, 1, 2}).tickets, ElementsAre(1, 3));
+  dealer.Apply({Kind::kComplete, 1, 1});
+  dealer.Apply({Kind::kLost, 1});
+  // Nobody has taken its place.
+  EXPECT_EQ(dealer.redealt_tickets(), 0u);
+  dealer.Apply({Kind::kJoin, 1});
+  Dealer restored(options);
+  ASSERT_TRUE(restored.Load(dealer.Save()).ok());
+  EXPECT_THAT(restored.Apply({Kind::kFetch, 1, 2}).tickets, ElementsAre(3, 5));
+  EXPECT_EQ(restored.redealt_tickets(), 1u);
 }
 
 TEST(Dealer, BoundsOfSynchronousWorkersAreRefused) {

@@ -116,6 +116,17 @@ TEST(ClockTest, EqualMachinesSpeedUpAsPublished) {
   }
 }
 
+TEST(ClockTest, AFleetThatNeverWaitsHasTheThroughputOfItsMachines) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const BatchClock clock =
+        BatchClock::Gamma({.workers = 16, .machine_variation = 0.6, .seed = seed}).value();
+    double throughput = 0;
+    for (uint32_t worker = 0; worker < 16; ++worker) throughput += 1 / clock.mean_seconds(worker);
+    const double expected = 6400 / throughput;
+    EXPECT_NEAR(AsynchronousSeconds(clock, 6400), expected, 0.015 * expected) << seed;
+  }
+}
+
 // On unequal machines the published table (2.3, 2.9, 3.5, 4.0, 4.5) has two digits, and an
 // independent computation of the same clock gives 2.20, 2.84, 3.48, 4.06, 4.63: the ratio
 // of the mean of the slowest's time to that of a fleet that never waits, whose
