@@ -246,7 +246,7 @@ TEST(ReadyStudies, AllExpand) {
   size_t studies = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(FORESHARD_SOURCE_DIR "/deploy/jobs/studies")) {
-    if (entry.path().filename() == "base.textproto") continue;
+    if (!entry.is_regular_file() || entry.path().filename() == "base.textproto") continue;
     ++studies;
     const absl::StatusOr<Study> study = Study::Load(entry.path().string(), {});
     ASSERT_TRUE(study.ok()) << study.status();
