@@ -125,7 +125,8 @@ int Simulate(const SimulateFlags& flags) {
   Interrupt interrupt;
   StudyDisplay display(stdout);
   RunnerOptions options = {.folder = folder,
-                           .jobs = JobsOf(*study, flags.jobs > 0 ? flags.jobs : CoresOfThisProcess()),
+                           .jobs = JobsOf(*study, flags.jobs > 0 ? flags.jobs
+                                                                 : CoresOfThisProcess()),
                            .observer = &display};
   bool said = false;
   options.interrupted = [&] {

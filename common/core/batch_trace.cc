@@ -63,8 +63,8 @@ absl::StatusOr<BatchTrace> ParseTrace(absl::string_view text, absl::string_view 
                  "' is not a worker's number, a step's number and seconds, with commas");
     }
     if (!(line.seconds > 0 && line.seconds <= kMaxBatchSeconds)) {
-      return bad(number, "a batch can't take ", line.seconds,
-                 " seconds; give a time above 0, at most ", kMaxBatchSeconds);
+      return bad(number, "a batch can't take ", absl::StrFormat("%.9g", line.seconds),
+                 " seconds; give a time above 0, at most 1e6");
     }
     line.number = number;
     lines.push_back(line);

@@ -151,7 +151,8 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& folder, const std::string
       return absl::DataLossError(absl::StrCat(path, " is of another format"));
     }
     const size_t head_bytes = absl::StrFormat(kHead, kFormat, 0).size();
-    const std::string_view body = std::string_view(*text).substr(std::min(head_bytes, text->size()));
+    const std::string_view body =
+        std::string_view(*text).substr(std::min(head_bytes, text->size()));
     if (!absl::StartsWith(*text, absl::StrFormat(kHead, kFormat, Checksum(AsBytes(body))))) {
       return absl::DataLossError(absl::StrCat(path, " is not as it was written (its checksum)"));
     }

@@ -28,7 +28,8 @@ std::string RunFilePath(const std::string& folder, const std::string& key);
 absl::Status WriteRunFile(const std::string& folder, const RunFile& file);
 
 // NOT_FOUND where there is none; DATA_LOSS where it is no such file, of another format,
-// or not what its checksum (XXH3-64, of all that follows it) says. What was not finite comes back as NaN.
+// or not what its checksum (XXH3-64, of all that follows it) says. What was not finite
+// comes back as NaN.
 absl::StatusOr<RunFile> ReadRunFile(const std::string& folder, const std::string& key);
 
 // XXH3-64 of a run's description, its data's checksum, the version of the program and the

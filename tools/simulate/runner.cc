@@ -363,7 +363,8 @@ absl::StatusOr<StudyOutcome> Runner::Run() {
 uint32_t JobsOf(const Study& study, uint32_t wanted) {
   const StudyTotals totals = StudyPlan(study).Totals();
   const uint64_t runs = totals.search_runs + totals.full_runs;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, std::clamp<uint64_t>(runs, 1, kMaxJobs)));
+  const uint64_t most = std::clamp<uint64_t>(runs, 1, kMaxJobs);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, most));
 }
 
 absl::StatusOr<StudyOutcome> RunStudy(const Study& study, const RunnerOptions& options) {

@@ -387,7 +387,8 @@ void Charts::ByWorkers(const std::string& machines) {
   accuracy.y_min = FocusLow(values);
   SetBaseline(machines, &accuracy.reference, &accuracy.reference_label);
   speed.series = Merged(std::move(speeds));
-  // Of each number, the ideal of the first variant that did not diverge: all have the same machines.
+  // Of each number, the ideal of the first variant that did not diverge: all have the
+  // same machines.
   Series ideal = {.name = "ideal", .markers = true, .look = static_cast<int>(looks_.size())};
   for (uint32_t count : shown) {
     for (const CellSummary& summary : summaries_) {
@@ -418,7 +419,8 @@ void Charts::Fleet(const Summaries& fleet) {
   if (first.workers == 1) return;  // no lag, and nobody to wait for
   add("Accuracy by virtual time", "time", [&](const auto& id) { return Curves(id, fleet, true); });
   if (!study_.has_network()) {
-    add("Speed-up over synchronous", "speedup", [&](const auto& id) { return SpeedDots(id, fleet); });
+    add("Speed-up over synchronous", "speedup",
+        [&](const auto& id) { return SpeedDots(id, fleet); });
   }
   add("Lag", "lag", [&](const auto& id) { return Lags(id, fleet); });
   add("Gap", "gap", [&](const auto& id) { return Gaps(id, fleet); });

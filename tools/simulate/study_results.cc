@@ -81,7 +81,9 @@ absl::Status RemoveOthers(const std::string& folder,
     if (std::any_of(files.begin(), files.end(), same)) continue;
     const std::string path = absl::StrCat(folder, "/", name);
     std::filesystem::remove(path, error);
-    if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("can't remove the old ", path));
+    if (error) {
+      return absl::ErrnoToStatus(error.value(), absl::StrCat("can't remove the old ", path));
+    }
   }
   return absl::OkStatus();
 }
@@ -274,9 +276,12 @@ absl::Status ClaimResultsFolder(const Study& study, const std::string& folder) {
       return refuse(absl::StrCat("holds the study '", there.name(), "', and this is '",
                                  study.spec().name(), "'"));
     }
-  } else if (!absl::IsNotFound(text.status())) {
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(text.status())) {
     return text.status();
-  } else if (std::filesystem::exists(folder + "/results.json")) {
+  }
+  if (std::filesystem::exists(folder + "/results.json")) {
     return refuse("holds results that are not of a study");
   }
   return WriteFileAtomically(path, SpecText(study));

@@ -52,7 +52,7 @@ nlohmann::ordered_json StudyTimingJson(const Study& study, const RunResults& res
 std::string StudyResultsCsv(const Study& study, const std::vector<StudyEntry>& entries);
 std::string StudyCurvesCsv(const Study& study, const std::vector<StudyEntry>& entries);
 
-// Makes the folder the study's, before anything runs: leaves study.textproto in it.
+// Makes the folder the study's, before anything runs: there is a study.textproto then.
 // FAILED_PRECONDITION, with the remedy: results of a study of another name are there, or
 // of `foreshard run`. Errors as WriteFileAtomically, too.
 absl::Status ClaimResultsFolder(const Study& study, const std::string& folder);

@@ -58,7 +58,8 @@ TEST_F(RunFileTest, WhatIsNotFiniteComesBackAsNaN) {
 
 TEST_F(RunFileTest, OtherFilesAreDataLossAndNoneIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ReadRunFile(folder_, "none").status()));
-  for (const char* text : {"", "{", "{}", "[1]", "{\"format\": 1}", "{\"format\": 2}", "{\"format\": 999}",
+  for (const char* text : {"", "{", "{}", "[1]", "{\"format\": 1}", "{\"format\": 2}",
+                           "{\"format\": 999}",
                            "{\"format\": 2, \"fingerprint\": \"xyz\", \"result\": {}}"}) {
     ASSERT_TRUE(WriteFileAtomically(Path("key.json"), text).ok());
     const absl::Status status = ReadRunFile(folder_, "key").status();

@@ -206,7 +206,8 @@ TEST_F(StudyResultsTest, WithANetworkThereIsNoSpeedUp) {
 }
 
 TEST_F(StudyResultsTest, RunsThatDivergedAreNotInTheSpeedUp) {
-  const Study study = MustMake(R"(rules { label: "dana_zero" } rules { label: "lwp" } seeds: [1, 2, 3])");
+  const Study study =
+      MustMake(R"(rules { label: "dana_zero" } rules { label: "lwp" } seeds: [1, 2, 3])");
   RunResults results = RunAll(study);
   SimulationResult& diverged = results.at("full-dana_zero-n2-equal-s2");
   diverged.diverged = true;
