@@ -253,6 +253,28 @@ TEST_F(SimulationTest, SlimIsZeroThroughAStepOfTheRate) {
   EXPECT_GT(unequal.virtual_seconds, unequal.ideal_seconds);
 }
 
+TEST_F(SimulationTest, ADelayBoundsTheRateAsTheorySays) {
+  // Plain SGD with a delay of 7, curvature at most 1: stable up to 2 sin(pi / 30) = 0.209.
+  const auto loss = [&](const std::string& rule, double rate) {
+    std::vector<std::string> job = {"model.name=quadratic",     "model.elements=256",
+                                    "training.workers=8",       "training.epochs=10",
+                                    "servers.shards=1",         "update.rule=" + rule,
+                                    absl::StrCat("schedule.learning_rate=", rate),
+                                    "data.examples=3000",       "compression.block_elements=64",
+                                    "servers.segment_elements=256"};
+    if (rule == "asgd") job.push_back("update.momentum=");
+    const SimulationResult result = Run(job, {.variation = 0}).value();
+    return result.diverged ? HUGE_VAL : result.final_loss;
+  };
+  EXPECT_LT(loss("asgd", 0.19), 1);
+  EXPECT_GT(loss("asgd", 0.23), 1e3);
+  // Look-ahead bears rates at which momentum without it runs away.
+  EXPECT_LT(loss("dana_zero", 0.06), 1);
+  EXPECT_GT(loss("nag_asgd", 0.06), 1e3);
+  EXPECT_GT(loss("lwp", 0.06), 1e3);
+  EXPECT_GT(loss("multi_asgd", 0.06), 1e3);
+}
+
 TEST_F(SimulationTest, DivergenceIsAResult) {
   // |1 - eta 0.01| > 1: every step makes the vector longer, until it overflows.
   const SimulationResult result =
