@@ -170,6 +170,8 @@ void Runner::Work() {
     lock.unlock();
     Ended ended = Execute(std::move(job));
     lock.lock();
+    // Nothing more is computed that could not be kept.
+    over_ |= !ended.written.ok();
     ended_.push_back(std::move(ended));
     wake_run_.notify_one();
   }
