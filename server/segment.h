@@ -97,9 +97,8 @@ class Segment {
   Outcome Apply(const Event& event, Reply* reply);
 
   // Rules with a worker half, where the rate jumps (Schedule::Steps). theta holds
-  // -eta gamma v_i of every worker i; at a step eta changes in all of them at once
-  // (algorithms of the design, "Clocks"): each worker brings its v_i, its share, with
-  // kLearningRateRepair, by which theta -= (eta_new - eta_i) gamma v_i, eta_i being the
+  // -eta gamma v_i of every worker i; at a step eta changes in all of them at once,
+  // so that each worker brings its v_i, its share, with kLearningRateRepair, by which theta -= (eta_new - eta_i) gamma v_i, eta_i being the
   // rate of that worker's last applied push. kPending: noted, others' are missing, ask
   // again with an empty payload. kCurrent: nothing is missing any more; the clock is at
   // the step and the reply the parameters. The clock never passes a step while a joined

@@ -1,6 +1,5 @@
 // Segment at steps of the learning rate, for rules with a worker half: shares of
-// momentum that workers bring, and what must wait for them (algorithms of the design,
-// "Clocks").
+// momentum that workers bring, and what must wait for them (server/README.md).
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -45,8 +45,7 @@ struct PushFigures {
   bool applied = false;        // at least one segment applied it
   double lag_updates = 0;      // mean over the elements of those segments
   uint64_t max_lag_updates = 0;
-  // RMS parameter distances over the segments: sqrt(sum d_s gap_s^2 / sum d_s)
-  // (algorithms of the design, "Two measures").
+  // RMS parameter distances over the segments: sqrt(sum d_s gap_s^2 / sum d_s).
   // Only where `measured`: a segment may not know what the worker held.
   bool measured = false;
   double gap = 0;

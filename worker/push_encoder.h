@@ -6,8 +6,8 @@
 //   encoder.Transform(plan, ticket, clock, parameters, gradient);
 //   encoder.Encode(plan, gradient, payload);      // EncodedBytes(plan) long
 //
-// Where the rate changes, what servers hold of this worker's momentum is repaired
-// (algorithms of the design, "Clocks"): a little in every push while it changes smoothly,
+// Where the rate changes, what servers hold of this worker's momentum is repaired:
+// a little in every push while it changes smoothly,
 // by the momentum itself, brought before the first push at the new rate, where it jumps:
 //
 //   if (encoder.has_momentum()) ... send momentum() of the segment, wait ...
