@@ -1,4 +1,5 @@
-// Prometheus metrics of both daemons: every series made at start, none ever removed. References are cached here; hot paths only add.
+// Prometheus metrics of both daemons: every series made at start, none ever removed.
+// References are cached here; hot paths only add.
 #pragma once
 
 #include <cstdint>
