@@ -8,23 +8,11 @@
 // Weight decay is inside u: the worker adds it. State: none here.
 #include <algorithm>
 
-#include "kernels/cpu/isa.h"
 #include "server/update_rules/registry.h"
+#include "server/update_rules/sgd_step.h"
 
 namespace foreshard {
 namespace {
-
-FORESHARD_ISA_INLINE void StepBody(float eta, const float* __restrict pushed, uint64_t n,
-                                   float* __restrict theta, float* __restrict reply) {
-  for (uint64_t i = 0; i < n; ++i) {
-    const float next = theta[i] - eta * pushed[i];
-    theta[i] = next;
-    if (reply != nullptr) reply[i] = next;
-  }
-}
-FORESHARD_ISA_VARIANTS(void, Step,
-                       (float eta, const float* pushed, uint64_t n, float* theta, float* reply),
-                       (eta, pushed, n, theta, reply))
 
 class DanaSlim final : public UpdateRule {
  public:
@@ -33,7 +21,7 @@ class DanaSlim final : public UpdateRule {
   void Update(const UpdateContext& context, const Run& run, const float* pushed, float* theta,
               float* reply) override {
     float* const at = theta + run.offset;
-    if (loops_ == Loops::kFused) return Step(context.eta, pushed, run.elements, at, reply);
+    if (loops_ == Loops::kFused) return SgdStep(context.eta, 0, pushed, run.elements, at, reply);
     for (uint32_t i = 0; i < run.elements; ++i) {
       at[i] -= context.eta * pushed[i];
       if (reply != nullptr) reply[i] = at[i];

@@ -9,24 +9,11 @@
 // The rate and weight decay are the workers'. State: none.
 #include <algorithm>
 
-#include "kernels/cpu/isa.h"
 #include "server/update_rules/registry.h"
+#include "server/update_rules/sgd_step.h"
 
 namespace foreshard {
 namespace {
-
-FORESHARD_ISA_INLINE void StepBody(float contributors, const float* __restrict pushed, uint64_t n,
-                                   float* __restrict theta, float* __restrict reply) {
-  for (uint64_t i = 0; i < n; ++i) {
-    const float next = theta[i] + contributors * pushed[i];
-    theta[i] = next;
-    if (reply != nullptr) reply[i] = next;
-  }
-}
-FORESHARD_ISA_VARIANTS(void, Step,
-                       (float contributors, const float* pushed, uint64_t n, float* theta,
-                        float* reply),
-                       (contributors, pushed, n, theta, reply))
 
 class Easgd final : public UpdateRule {
  public:
@@ -36,7 +23,7 @@ class Easgd final : public UpdateRule {
               float* reply) override {
     const auto contributors = static_cast<float>(context.contributors);
     float* const at = theta + run.offset;
-    if (loops_ == Loops::kFused) return Step(contributors, pushed, run.elements, at, reply);
+    if (loops_ == Loops::kFused) return SgdStep(-contributors, 0, pushed, run.elements, at, reply);
     for (uint32_t i = 0; i < run.elements; ++i) {
       at[i] += contributors * pushed[i];
       if (reply != nullptr) reply[i] = at[i];

@@ -1,5 +1,6 @@
-// One step of plain SGD on a run: what asgd does at eta and staleness_aware at a rate
-// of its own (internal to server/update_rules).
+// One step of plain SGD on a run: what asgd does at eta, staleness_aware at a rate of
+// its own, dana_slim and easgd with what workers made of their gradients (internal to
+// server/update_rules).
 #pragma once
 
 #include <cstdint>
