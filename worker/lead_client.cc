@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/net/channel.h"
@@ -72,32 +71,32 @@ void LeadClient::Close() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool LeadClient::AwaitTicket() {
-  absl::MutexLock lock(&mutex_);
+void LeadClient::Await(absl::FunctionRef<bool()> enough) {
   loop_waits_ = hand_.empty();
   if (loop_waits_) changed_.SignalAll();
-  const auto waits_no_more = absl::MakeCleanup(
-      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
-  const uint64_t answers = answers_;
-  while (hand_.empty() && !finished_ && failure_.ok() && !Interrupted()) {
-    // What was said of tickets to have ahead may be true no more.
-    if (told_to_wait_ && answers_ > answers) return false;
+  while (hand_.empty() && !finished_ && failure_.ok() && !Interrupted() && !enough()) {
     changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
   }
-  return true;
+  loop_waits_ = false;
+}
+
+bool LeadClient::AwaitTicket() {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t answers = answers_;
+  bool told = false;
+  // What was said before of tickets to have ahead may be true no more.
+  Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    told = told_to_wait_ && answers_ > answers;
+    return told;
+  });
+  return !told;
 }
 
 absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   absl::MutexLock lock(&mutex_);
-  loop_waits_ = hand_.empty();
-  if (loop_waits_) changed_.SignalAll();
-  const auto waits_no_more = absl::MakeCleanup(
-      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
-  while (hand_.empty() && !finished_ && failure_.ok()) {
-    if (Interrupted()) {
-      return absl::CancelledError("interrupted while waiting for a ticket");
-    }
-    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
+  Await([] { return false; });
+  if (hand_.empty() && !finished_ && failure_.ok()) {
+    return absl::CancelledError("interrupted while waiting for a ticket");
   }
   if (finished_) return std::nullopt;
   if (hand_.empty()) return failure_;
@@ -121,14 +120,7 @@ uint64_t LeadClient::repair_ticket() const {
 
 void LeadClient::AwaitTicketOrRepair(uint64_t repaired) {
   absl::MutexLock lock(&mutex_);
-  loop_waits_ = hand_.empty();
-  if (loop_waits_) changed_.SignalAll();
-  const auto waits_no_more = absl::MakeCleanup(
-      [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { loop_waits_ = false; });
-  while (hand_.empty() && !finished_ && failure_.ok() && repair_ticket_ <= repaired &&
-         !Interrupted()) {
-    changed_.WaitWithTimeout(&mutex_, kStopCheckEvery);
-  }
+  Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return repair_ticket_ > repaired; });
 }
 
 void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {

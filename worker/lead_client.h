@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -91,6 +92,9 @@ class LeadClient {
   LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lead::Stub> stub,
              const v1::RegisterReply& registration);
   void Run();
+  // The training loop waits until a ticket is in hand or none will come any more, stop,
+  // or `enough` (called under the mutex).
+  void Await(absl::FunctionRef<bool()> enough) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fetch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFigures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

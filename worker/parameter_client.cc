@@ -293,6 +293,16 @@ class ServersClient : public ParameterClient {
 
 }  // namespace
 
+PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
+  const bool reader = options.hello.reader();
+  return {.rule = reader ? "" : options.rule,
+          .half = options.half,
+          .codec = reader ? FindCodec(CodecId::kNone) : FindCodec(options.push_codec),
+          .schedule = options.schedule,
+          .trainable_elements = options.schema.trainable_elements(),
+          .segments = options.plan.segments().size()};
+}
+
 bool RepairsSteps(const ParameterClientOptions& options) {
   const RuleTraits* rule = FindRule(options.rule);
   return rule != nullptr && rule->worker_half && !options.schedule.Steps().empty();

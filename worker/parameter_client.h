@@ -32,6 +32,7 @@
 #include "grpcpp/channel.h"
 #include "kernels/worker_half.h"
 #include "worker/models/model.h"
+#include "worker/push_encoder.h"
 
 namespace foreshard {
 
@@ -88,6 +89,9 @@ struct ParameterClientOptions {
 
 // Whether the rule keeps momentum at the worker and the learning rate jumps.
 bool RepairsSteps(const ParameterClientOptions& options);
+
+// Of the client's pushes. A reader pushes nothing: it keeps neither momentum nor error.
+PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options);
 
 // The gradient of one step, final: clipped, and known to be finite or not.
 struct StepGradient {

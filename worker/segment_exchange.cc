@@ -18,17 +18,6 @@ namespace {
 constexpr size_t kRatioStride = 16;
 constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
 
-// A reader pushes nothing: it keeps neither momentum nor error.
-PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
-  const bool reader = options.hello.reader();
-  return {.rule = reader ? "" : options.rule,
-          .half = options.half,
-          .codec = reader ? FindCodec(CodecId::kNone) : FindCodec(options.push_codec),
-          .schedule = options.schedule,
-          .trainable_elements = options.schema.trainable_elements(),
-          .segments = options.plan.segments().size()};
-}
-
 absl::Status Damaged(uint32_t segment, const absl::Status& what) {
   return absl::DataLossError(
       absl::StrCat("segment ", segment, ": the reply is damaged: ", what.message()));

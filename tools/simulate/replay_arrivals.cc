@@ -132,14 +132,8 @@ ReplayWorker& Replay::StartOf(const Event& event) {
   const auto key = std::pair(event.worker, event.incarnation);
   const auto found = starts_.find(key);
   if (found != starts_.end()) return found->second;
-  const PushEncoderOptions encoder = {.rule = options_.rule,
-                                      .half = options_.half,
-                                      .codec = FindCodec(options_.push_codec),
-                                      .schedule = options_.schedule,
-                                      .trainable_elements = options_.schema.trainable_elements(),
-                                      .segments = segments_.size()};
   return starts_
-      .try_emplace(key, encoder, plan(), options_.schema.statistic_elements(),
+      .try_emplace(key, MakeEncoderOptions(options_), plan(), options_.schema.statistic_elements(),
                    options_.statistics_interval_steps)
       .first->second;
 }

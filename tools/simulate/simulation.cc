@@ -58,7 +58,6 @@ struct VirtualWorker {
   std::vector<uint64_t> sequence, held_version, clock;
   uint64_t step = 0;
   uint64_t ticket = 0;
-  uint64_t batches = 0;
   bool computing = false;  // or exchanging, so that it takes no batch
   bool joined = false;     // the segments know it
   // Momentum at workers: the steps of the rate to which its share was brought, and to
@@ -192,9 +191,9 @@ absl::Status Simulation::Prepare() {
   if (!model.ok()) return model.status();
   model_ = *std::move(model);
   const Schema& schema = model_->schema();
-  auto plan = ShardPlan::Create(schema, MakePlanOptions(job_));
-  if (!plan.ok()) return plan.status();
-  plan_ = *std::move(plan);
+  const auto client = MakeClientOptions(job_, schema, options_.train->examples(), {});
+  if (!client.ok()) return client.status();
+  plan_ = client->plan;
   synchronous_ = IsSynchronous(job_);
   batches_per_epoch_ = BatchesPerEpoch(job_, options_.train->examples());
   for (const SegmentPlan& segment : plan_.segments()) {
@@ -208,17 +207,10 @@ absl::Status Simulation::Prepare() {
   if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
   dealer_ = std::make_unique<Dealer>(dealer);
   reply_codec_ = FindCodec(job_.compression().reply());
-  PushEncoderOptions encoder = {
-      .rule = job_.update().rule(),
-      .half = {.momentum = job_.update().momentum(), .weight_decay = job_.update().weight_decay()},
-      .codec = FindCodec(job_.compression().push()),
-      .schedule = MakeSchedule(job_, batches_per_epoch_),
-      .trainable_elements = schema.trainable_elements(),
-      .segments = segments_.size()};
-  if (FindRule(job_.update().rule())->worker_half) steps_ = encoder.schedule.Steps();
+  if (RepairsSteps(*client)) steps_ = client->schedule.Steps();
   workers_.reserve(workers);
   for (uint32_t k = 0; k < workers; ++k) {
-    workers_.emplace_back(encoder, schema.elements(), schema.statistic_elements(),
+    workers_.emplace_back(MakeEncoderOptions(*client), schema.elements(), schema.statistic_elements(),
                           job_.training().statistics_interval_steps(), segments_.size());
     if (const auto elastic = MakeElasticOptions(job_, batches_per_epoch_); elastic.has_value()) {
       workers_.back().replica.emplace(*elastic, plan_, schema);
