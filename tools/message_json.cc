@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tools/json_number.h"
+
 namespace foreshard {
 namespace {
 
@@ -11,10 +13,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 using nlohmann::ordered_json;
-
-ordered_json Number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 // A float as the shortest decimal that reads back as it, not as its double.
 ordered_json Number(float value) {

@@ -1,20 +1,15 @@
 #include "tools/results.h"
 
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "tools/files.h"
+#include "tools/json_number.h"
 #include "tools/report.h"
 
 namespace foreshard {
 namespace {
 
 using nlohmann::ordered_json;
-
-// JSON has no NaN.
-ordered_json Number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 ordered_json Workers(const History& history) {
   ordered_json list = ordered_json::array();

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "tools/json_number.h"
 
 namespace foreshard::bench {
 namespace {
@@ -14,10 +15,6 @@ std::string Figure(double value) {
   if (std::fabs(value) >= 1000) return absl::StrFormat("%.0f", value);
   const int digits = std::fabs(value) >= 100 ? 1 : std::fabs(value) >= 10 ? 2 : 3;
   return absl::StrFormat("%.*f", digits, value);
-}
-
-nlohmann::ordered_json Number(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
 }  // namespace

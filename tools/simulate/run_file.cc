@@ -1,7 +1,6 @@
 #include "tools/simulate/run_file.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <limits>
 #include <string>
@@ -17,6 +16,7 @@
 #include "kernels/cpu/isa.h"
 #include "nlohmann/json.hpp"
 #include "tools/files.h"
+#include "tools/json_number.h"
 
 namespace foreshard {
 namespace {
@@ -29,11 +29,6 @@ using nlohmann::ordered_json;
 constexpr int kFormat = 2;
 // The file's first lines; the checksum is of all bytes behind them.
 constexpr char kHead[] = "{\n \"format\": %d,\n \"checksum\": \"%016x\",\n";
-
-// JSON has no NaN.
-ordered_json Number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 double ToNumber(const json& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();

@@ -1,7 +1,6 @@
 #include "tools/simulate/study_results.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -13,6 +12,7 @@
 #include "common/net/spec_text.h"
 #include "google/protobuf/text_format.h"
 #include "tools/files.h"
+#include "tools/json_number.h"
 #include "tools/simulate/study_report.h"
 
 namespace foreshard {
@@ -21,11 +21,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr char kStudyFile[] = "study.textproto";
-
-// JSON has no NaN.
-ordered_json Number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 // 0.05, not 0.05000000074505806.
 ordered_json Rate(float learning_rate) {
