@@ -28,27 +28,6 @@ uint64_t TrainableSegments(const ShardServer& server) {
   return count;
 }
 
-// Runs `workers` workers to the end of the job.
-std::vector<std::unique_ptr<InProcessWorker>> RunJob(const v1::JobSpec& job,
-                                                     InProcessServers& servers, int workers) {
-  std::vector<std::unique_ptr<InProcessWorker>> all;
-  std::vector<std::thread> threads;
-  for (int w = 0; w < workers; ++w) {
-    all.push_back(std::make_unique<InProcessWorker>(job, servers.addresses()));
-  }
-  for (auto& worker : all) {
-    threads.emplace_back([&worker] {
-      absl::Status status = worker->Connect();
-      ASSERT_TRUE(status.ok()) << status;
-      status = worker->Train();
-      ASSERT_TRUE(status.ok()) << status;
-      worker->Leave();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return all;
-}
-
 TEST(ClientServer, OneWorkerTrainsAsOneProcessWould) {
   const v1::JobSpec job = SyntheticJob({"training.workers=1"});
   InProcessServers servers(job);

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <cmath>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -23,27 +22,6 @@ v1::JobSpec ElasticJob(std::vector<std::string> overrides) {
                                        "update.local_steps=7", "schedule.learning_rate=0.5",
                                        "schedule.warmup_epochs=0.5"});
   return SyntheticJob(overrides);
-}
-
-// Runs `workers` workers to the end of the job.
-std::vector<std::unique_ptr<InProcessWorker>> RunJob(const v1::JobSpec& job,
-                                                     InProcessServers& servers, int workers) {
-  std::vector<std::unique_ptr<InProcessWorker>> all;
-  std::vector<std::thread> threads;
-  for (int w = 0; w < workers; ++w) {
-    all.push_back(std::make_unique<InProcessWorker>(job, servers.addresses()));
-  }
-  for (auto& worker : all) {
-    threads.emplace_back([&worker] {
-      absl::Status status = worker->Connect();
-      ASSERT_TRUE(status.ok()) << status;
-      status = worker->Train();
-      ASSERT_TRUE(status.ok()) << status;
-      worker->Leave();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return all;
 }
 
 double Distance(const float* values, const std::vector<double>& expected) {

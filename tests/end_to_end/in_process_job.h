@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -160,5 +161,32 @@ class InProcessWorker {
   std::unique_ptr<ParameterClient> client_;
   std::unique_ptr<Heartbeat> heartbeat_;
 };
+
+// Connects and trains all of them, each in a thread of its own, to the end of the job.
+inline void TrainAll(std::vector<std::unique_ptr<InProcessWorker>>& workers) {
+  std::vector<std::thread> threads;
+  for (auto& worker : workers) {
+    threads.emplace_back([&worker] {
+      absl::Status status = worker->Connect();
+      ASSERT_TRUE(status.ok()) << status;
+      status = worker->Train();
+      ASSERT_TRUE(status.ok()) << status;
+      worker->Leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Runs `workers` workers to the end of the job.
+inline std::vector<std::unique_ptr<InProcessWorker>> RunJob(const v1::JobSpec& job,
+                                                            InProcessServers& servers,
+                                                            int workers) {
+  std::vector<std::unique_ptr<InProcessWorker>> all;
+  for (int w = 0; w < workers; ++w) {
+    all.push_back(std::make_unique<InProcessWorker>(job, servers.addresses()));
+  }
+  TrainAll(all);
+  return all;
+}
 
 }  // namespace foreshard

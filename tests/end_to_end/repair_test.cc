@@ -335,23 +335,13 @@ TEST_P(RepairedJobs, ComeToTheirEnd) {
   const v1::JobSpec job = StepJob("dana_slim", c.overrides);
   InProcessServers servers(job);
   std::vector<std::unique_ptr<InProcessWorker>> workers;
-  std::vector<std::thread> threads;
   for (int w = 0; w < c.workers; ++w) {
     workers.push_back(std::make_unique<InProcessWorker>(job, servers.addresses()));
     if (c.unequal && w == 0) {
       workers[0]->after_push = [](const PushFigures&) { absl::SleepFor(absl::Milliseconds(40)); };
     }
   }
-  for (auto& worker : workers) {
-    threads.emplace_back([&worker] {
-      absl::Status status = worker->Connect();
-      ASSERT_TRUE(status.ok()) << status;
-      status = worker->Train();
-      ASSERT_TRUE(status.ok()) << status;
-      worker->Leave();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  TrainAll(workers);
   for (size_t shard = 0; shard < servers.size(); ++shard) {
     const v1::StatusReply status = servers[shard]->status();
     EXPECT_EQ(status.pushes_rejected(), 0u);

@@ -10,24 +10,13 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/worker_half_reference.h"
+#include "tests/kernels/numbers.h"
 
 namespace foreshard {
 namespace {
 
 using kernels::Isa;
 using kernels::ScopedIsa;
-
-std::vector<float> Numbers(uint64_t seed, uint64_t n) {
-  std::vector<float> values(n);
-  for (uint64_t i = 0; i < n; ++i) {
-    values[i] = static_cast<float>(RandomUniform(seed, 4, i) - 0.5);
-  }
-  return values;
-}
-
-bool SameBits(absl::Span<const float> a, absl::Span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 TEST(WorkerHalfTest, ExistsWhereTheCatalogueSaysSo) {
   for (const RuleTraits& rule : Rules()) {
