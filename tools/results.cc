@@ -1,6 +1,5 @@
 #include "tools/results.h"
 
-
 #include "absl/strings/str_cat.h"
 #include "tools/files.h"
 #include "tools/json_number.h"
