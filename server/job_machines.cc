@@ -44,6 +44,8 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   options.synchronous = IsSynchronous(job) && plan.kind == TensorKind::kTrainable;
   options.members = options.synchronous ? job.training().workers() : 0;
   options.keep_all_held = traits.needs_held;
+  options.codec = MakeCodecSettings(job);
+  options.seed = job.seed();
   if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
     options.delay_threshold = update.delay_threshold();
   }

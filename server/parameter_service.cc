@@ -239,7 +239,7 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", header.segment(), ", worker ", header.worker(), ": ", what...));
   };
-  if (header.codec() > 255 || FindCodec(static_cast<CodecId>(header.codec())) == nullptr) {
+  if (header.codec() > 255 || !IsCodec(static_cast<CodecId>(header.codec()))) {
     return bad("codec ", header.codec(), " is unknown to this server");
   }
   const Codec* reply_codec = header.reply_codec() > 255

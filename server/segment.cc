@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
 
 Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule)
     : options_(options),
+      codecs_(options.codec),
       rule_(std::move(rule)),
       theta_(options.plan.elements),
       slots_(options.rule.max_workers),
@@ -114,7 +115,7 @@ absl::Status Segment::CheckPayload(const Event& event) const {
     }
     return absl::OkStatus();
   }
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.codec));
+  const Codec* codec = codecs_.Find(static_cast<CodecId>(event.codec));
   if (codec == nullptr || (plain && codec->id() != CodecId::kNone)) {
     return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": codec ", event.codec,
                                                    plain ? " where plain fp32 is needed"
@@ -130,14 +131,21 @@ absl::Status Segment::CheckPayload(const Event& event) const {
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   for (const Block& block : plan.blocks) {
-    const uint8_t* bytes = reader.Next(codec->BlockBytes(block.elements), scratch.straddle);
-    if (codec->BlockIsFinite(bytes, block.elements)) continue;
-    const float* values = codec->DecodeBlock(bytes, block.elements, scratch.gradient);
-    uint32_t k = 0;
-    while (k < block.elements && std::isfinite(values[k])) ++k;
+    const Codec& by = BlockCodec(*codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
+    const std::string_view fault = by.Fault(bytes, block.elements);
+    if (fault.empty()) continue;
+    uint64_t element = plan.begin + block.offset;
+    if (fault == kNotFinite) {
+      const CodecKey key = BlockKey(KeyOf(event), block.offset);
+      const float* values = by.DecodeBlock(bytes, block.elements, key, scratch.gradient);
+      element += std::find_if(values, values + block.elements, [](float v) { return !std::isfinite(v); }) - values;
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "segment ", plan.id, ": worker ", event.worker, " sent a value that is not finite, element ",
-        plan.begin + block.offset + k, " of the parameter vector"));
+        "segment ", plan.id, ": worker ", event.worker, " sent ", std::string(fault),
+        fault == kNotFinite ? ", element " : ", in the block from element ", element,
+        " of the parameter vector (block ", &block - plan.blocks.data(), ", codec ",
+        std::string(by.name()), ")"));
   }
   return absl::OkStatus();
 }
@@ -281,7 +289,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       for (const Block& block : options_.plan.blocks) {
         const uint8_t* bytes = reader.Next(block.elements * sizeof(float), scratch.straddle);
         kernels::Add(reply_error_.data() + block.offset,
-                     PlainCodec().DecodeBlock(bytes, block.elements, scratch.gradient), block.elements);
+                     PlainCodec().DecodeBlock(bytes, block.elements, {}, scratch.gradient), block.elements);
       }
       return State(Result::kApplied);
     }
@@ -301,7 +309,7 @@ Outcome Segment::State(Result result) const {
 }
 
 CodecId Segment::ReplyCodec(const Event& event, const Slot& slot) const {
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.reply_codec));
+  const Codec* codec = codecs_.Find(static_cast<CodecId>(event.reply_codec));
   if (codec == nullptr || !codec->for_replies() || event.kind == EventKind::kResend ||
       options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
     return CodecId::kNone;
@@ -330,15 +338,24 @@ void Segment::FreeSlot(uint32_t worker) {
   slot.has_held = false;
 }
 
-void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, Slot* slot, uint8_t** out) {
+CodecKey Segment::KeyOf(const Event& push) const {
+  PushPlace place = {.worker = push.worker, .sequence = push.sequence};
+  if (options_.synchronous) place.round = push.argument;
+  return PushKey(options_.seed, options_.plan.id, place);
+}
+
+void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, const CodecKey& key, Slot* slot,
+                        uint8_t** out) {
   const Block& block = options_.plan.blocks[index];
-  const uint32_t bytes = codec.BlockBytes(block.elements);
+  const Codec& by = BlockCodec(codec, block);
+  const CodecKey block_key = BlockKey(key, block.offset);
+  const uint32_t bytes = by.BlockBytes(block.elements);
   if (reinterpret_cast<const uint8_t*>(values) != *out) {
-    codec.EncodeBlock(values, nullptr, block.elements, *out);
+    by.EncodeBlock(values, nullptr, block.elements, block_key, *out);
   }
   if (slot != nullptr && held_offsets_[index] != kNotHeld) {
     float* held = slot->held.data() + held_offsets_[index];
-    const float* decoded = codec.DecodeBlock(*out, block.elements, held);
+    const float* decoded = by.DecodeBlock(*out, block.elements, block_key, held);
     if (decoded != held) std::memcpy(held, decoded, block.elements * sizeof(float));
   }
   *out += bytes;
@@ -347,7 +364,7 @@ void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, S
 void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec_id, Slot* slot,
                               Reply* reply) {
   if (reply == nullptr || reply->data == nullptr) return;
-  const Codec& codec = *FindCodec(codec_id);
+  const Codec& codec = *codecs_.Find(codec_id);
   if (slot != nullptr) slot->held.resize(held_elements_);
   Scratch& scratch = ThreadScratch();
   uint8_t* out = reply->data;
@@ -359,7 +376,7 @@ void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, Codec
       rule_->Reply(context, RunOf(block), theta_.data(), target);
       values = target;
     }
-    EmitBlock(b, values, codec, slot, &out);
+    EmitBlock(b, values, codec, {}, slot, &out);
   }
   reply->bytes = static_cast<uint64_t>(out - reply->data);
   reply->codec = codec_id;
@@ -390,9 +407,10 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
                                  .version = version_,
                                  .lag = version_ - event.held_version};
   Outcome outcome;
-  const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
+  const Codec& codec = *codecs_.Find(static_cast<CodecId>(event.codec));
+  const CodecKey key = KeyOf(event);
   const CodecId reply_codec_id = ReplyCodec(event, slot);
-  const Codec& reply_codec = *FindCodec(reply_codec_id);
+  const Codec& reply_codec = *codecs_.Find(reply_codec_id);
   // Whether slot.held is what the gradient was computed at.
   const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
   if (knows_held) MeasureGap(context, slot, &outcome);
@@ -406,14 +424,16 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     const Block& block = options_.plan.blocks[b];
     Run run = RunOf(block);
     if (knows_held && options_.keep_all_held) run.held = slot.held.data() + held_offsets_[b];
-    const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch.straddle);
-    const float* gradient = codec.DecodeBlock(bytes, block.elements, scratch.gradient);
+    const Codec& by = BlockCodec(codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
+    const float* gradient =
+        by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.gradient);
     float* values = nullptr;
     if (wants_reply) {
       values = reply_codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
     }
     rule_->Update(context, run, gradient, theta_.data(), values);
-    if (wants_reply) EmitBlock(b, values, reply_codec, &slot, &out);
+    if (wants_reply) EmitBlock(b, values, reply_codec, {}, &slot, &out);
   }
   ++version_;
   slot.sequence = event.sequence;
@@ -461,7 +481,7 @@ Outcome Segment::CloseRound() {
   for (uint32_t worker = 0; worker < options_.members; ++worker) {
     const Slot& slot = slots_[worker];
     if (slot.has_pending) {
-      contributions.emplace_back(FindCodec(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
+      contributions.emplace_back(codecs_.Find(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
     }
   }
   if (!contributions.empty()) {
@@ -470,14 +490,19 @@ Outcome Segment::CloseRound() {
                                    .version = version_,
                                    .contributors = static_cast<uint32_t>(contributions.size())};
     const float share = 1.0f / static_cast<float>(contributions.size());
+    // What is needed to decode is the same for all workers of a round.
+    const CodecKey key = PushKey(options_.seed, options_.plan.id, {.round = open_round_});
     Scratch& scratch = ThreadScratch();
     rule_->Begin(context);
     for (const Block& block : options_.plan.blocks) {
       // In slot order, so that a round gives the same bits whoever came first.
       std::fill_n(scratch.gradient, block.elements, 0.0f);
       for (auto& [codec, bytes] : contributions) {
-        kernels::Add(scratch.gradient, codec->DecodeBlock(bytes, block.elements, scratch.other), block.elements);
-        bytes += codec->BlockBytes(block.elements);
+        const Codec& by = BlockCodec(*codec, block);
+        kernels::Add(scratch.gradient,
+                     by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.other),
+                     block.elements);
+        bytes += by.BlockBytes(block.elements);
       }
       kernels::Scale(scratch.gradient, share, block.elements);
       rule_->Update(context, RunOf(block), scratch.gradient, theta_.data(), nullptr);

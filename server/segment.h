@@ -37,6 +37,8 @@ struct SegmentOptions {
   // A push of a larger lag is discarded (Ringmaster ASGD, ICML 2025); none: no push is.
   // Not where the worker's momentum holds the gradient already.
   std::optional<uint64_t> delay_threshold;
+  CodecSettings codec;
+  uint64_t seed = 0;  // the job's, for codecs that choose at random
 };
 
 // Where the reply goes. The caller gives a buffer of EncodedBytes(fp32) length
@@ -89,8 +91,8 @@ class Segment {
   // have been checked with CheckPayload.
   absl::Status Admit(Event* event) const;
 
-  // Sizes and finiteness of a payload, from its own fields; reads no state and
-  // may run without the lock. INVALID_ARGUMENT names the first bad element.
+  // Size and contents of a payload, from its own fields; reads no state and may run
+  // without the lock. INVALID_ARGUMENT names segment, worker, block and what lies.
   absl::Status CheckPayload(const Event& event) const;
 
   // Performs an admitted event. Cannot fail.
@@ -184,11 +186,15 @@ class Segment {
   void FreeSlot(uint32_t worker);
   Outcome State(Result result) const;
   // Writes one block of a reply and keeps what the worker will hold. `values` may
-  // be `*out` itself for fp32.
-  void EmitBlock(size_t block, const float* values, const Codec& codec, Slot* slot, uint8_t** out);
+  // be `*out` itself for fp32. The key is the reply's.
+  void EmitBlock(size_t block, const float* values, const Codec& codec, const CodecKey& key, Slot* slot,
+                 uint8_t** out);
+  // The key of a push that was admitted.
+  CodecKey KeyOf(const Event& push) const;
   float Eta() const { return options_.schedule.At(clock_); }
 
   SegmentOptions options_;
+  CodecSet codecs_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<uint64_t> steps_;  // rules with a worker half: where the rate jumps
   std::vector<float> theta_;

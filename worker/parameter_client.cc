@@ -40,12 +40,13 @@ absl::Status CheckOptions(const ParameterClientOptions& options) {
         options.servers.size(), " server addresses for a job with servers.shards: ",
         options.plan.shards(), "; give one address for each shard, in their order"));
   }
+  const CodecSet codecs(options.codec_settings);
   for (const std::string& name : {options.push_codec, options.reply_codec}) {
-    if (FindCodec(name) == nullptr) {
+    if (codecs.Find(name) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("there is no codec '", name, "'"));
     }
   }
-  if (!FindCodec(options.reply_codec)->for_replies()) {
+  if (!codecs.Find(options.reply_codec)->for_replies()) {
     return absl::InvalidArgumentError(
         absl::StrCat("codec '", options.reply_codec, "' cannot carry replies"));
   }
@@ -297,7 +298,9 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
   const bool reader = options.hello.reader();
   return {.rule = reader ? "" : options.rule,
           .half = options.half,
-          .codec = reader ? FindCodec(CodecId::kNone) : FindCodec(options.push_codec),
+          .codec = reader ? "none" : options.push_codec,
+          .codec_settings = options.codec_settings,
+          .seed = options.seed,
           .schedule = options.schedule,
           .trainable_elements = options.schema.trainable_elements(),
           .segments = options.plan.segments().size()};

@@ -31,8 +31,9 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
     : options_(options),
       server_incarnations_(std::move(server_incarnations)),
       restarted_(std::move(restarted)),
+      codecs_(options.codec_settings),
       plain_(FindCodec(CodecId::kNone)),
-      reply_codec_(FindCodec(options.reply_codec)),
+      reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
       scratch_(kMaxBlockElements + 16),
@@ -159,6 +160,12 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   return header;
 }
 
+PushPlace SegmentExchange::Place(const SegmentState& segment) const {
+  PushPlace place = {.worker = options_.hello.worker(), .sequence = segment.sequence};
+  if (options_.synchronous) place.round = operation_.round;
+  return place;
+}
+
 // The gradient is final by now: what is encoded here is committed, and every
 // retry sends the same bytes with the same sequence number.
 grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
@@ -179,7 +186,7 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
                      gradient);
   if (encoder_.plain()) return aliases_.Alias(gradient, plain_bytes);
   const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
-  encoder_.Encode(plan, gradient, buffer.data);
+  encoder_.Encode(plan, Place(segment), gradient, buffer.data);
   return pool_.Share(buffer);
 }
 
@@ -243,7 +250,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
   const SegmentPlan& plan = *segment.plan;
-  const Codec* codec = header.codec() <= 255 ? FindCodec(static_cast<CodecId>(header.codec())) : nullptr;
+  const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || !codec->for_replies()) {
     return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry parameters"));
   }
@@ -263,8 +270,9 @@ absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader&
     auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch_.data()) + 63) / 64 * 64);
     PayloadReader reader(payload);
     for (const Block& block : plan.blocks) {
-      const uint8_t* run = reader.Next(codec->BlockBytes(block.elements), straddle_.data());
-      const float* values = codec->DecodeBlock(run, block.elements, scratch);
+      const Codec& by = BlockCodec(*codec, block);
+      const uint8_t* run = reader.Next(by.BlockBytes(block.elements), straddle_.data());
+      const float* values = by.DecodeBlock(run, block.elements, {}, scratch);
       std::memcpy(out + block.offset, values, block.elements * sizeof(float));
     }
   }

@@ -115,9 +115,12 @@ class SegmentHarness {
   // Encodes `values` (where given) and performs the event; records it.
   Outcome Send(Event event, const std::vector<float>& values) {
     if (!values.empty()) {
-      const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
+      const Codec& codec = *codecs.Find(static_cast<CodecId>(event.codec));
+      PushPlace place = {.worker = event.worker, .sequence = event.sequence};
+      if (options.synchronous) place.round = event.argument;
       encoded.resize(EncodedBytes(codec, options.plan.blocks));
-      EncodeSegment(codec, options.plan.blocks, values.data(), nullptr, encoded.data());
+      EncodeSegment(codec, options.plan.blocks, values.data(), nullptr,
+                    PushKey(options.seed, options.plan.id, place), encoded.data());
     } else {
       encoded.clear();
     }
@@ -137,18 +140,13 @@ class SegmentHarness {
   void Take(uint32_t w, const Outcome& outcome) {
     if (reply.bytes == 0) return;
     workers[w].parameters.resize(options.plan.elements);
-    uint64_t at = 0;
-    const Codec& codec = *FindCodec(reply.codec);
-    std::vector<float> scratch(kMaxBlockElements);
-    for (const Block& block : options.plan.blocks) {
-      const float* values = codec.DecodeBlock(buffer.data() + at, block.elements, scratch.data());
-      std::copy_n(values, block.elements, workers[w].parameters.data() + block.offset);
-      at += codec.BlockBytes(block.elements);
-    }
+    DecodeSegment(*codecs.Find(reply.codec), options.plan.blocks, buffer.data(), {},
+                  workers[w].parameters.data());
     workers[w].held_version = outcome.version;
   }
 
   SegmentOptions options;
+  CodecSet codecs{options.codec};
   std::unique_ptr<Segment> segment;
   std::vector<Worker> workers;
   std::string records;

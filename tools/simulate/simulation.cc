@@ -156,6 +156,7 @@ class Simulation {
   std::vector<VirtualWorker> workers_;
   std::optional<VirtualNetwork> network_;
   std::optional<PushMeasures> measures_;
+  CodecSet codecs_;
   const Codec* reply_codec_ = nullptr;
   bool synchronous_ = false;
   uint64_t batches_per_epoch_ = 1;
@@ -166,7 +167,6 @@ class Simulation {
   std::vector<Message> messages_;
   std::vector<size_t> free_messages_;
   std::vector<uint8_t> payload_, reply_;
-  std::vector<float> scratch_;
 
   SimulationResult result_;
   double now_ = 0;
@@ -206,7 +206,8 @@ absl::Status Simulation::Prepare() {
   const DealerOptions dealer = MakeDealerOptions(job_, batches_per_epoch_);
   if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
   dealer_ = std::make_unique<Dealer>(dealer);
-  reply_codec_ = FindCodec(job_.compression().reply());
+  codecs_ = CodecSet(client->codec_settings);
+  reply_codec_ = codecs_.Find(job_.compression().reply());
   if (RepairsSteps(*client)) steps_ = client->schedule.Steps();
   workers_.reserve(workers);
   for (uint32_t k = 0; k < workers; ++k) {
@@ -225,7 +226,6 @@ absl::Status Simulation::Prepare() {
                        .batch_size = job_.training().batch_size(),
                        .recalibration_batches = job_.evaluation().recalibration_batches()},
       model_.get(), options_.train, options_.test);
-  scratch_.resize(kMaxBlockElements + 16);
   result_.worker_batches.resize(workers);
   return Initialise();
 }
@@ -475,7 +475,9 @@ absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool 
         payload = {reinterpret_cast<const uint8_t*>(gradient), plan.elements * sizeof(float)};
       } else {
         payload_.resize(worker.encoder.EncodedBytes(plan));
-        worker.encoder.Encode(plan, gradient, payload_.data());
+        PushPlace place = {.worker = k, .sequence = event.sequence};
+        if (synchronous_) place.round = round;
+        worker.encoder.Encode(plan, place, gradient, payload_.data());
         payload = {payload_.data(), payload_.size()};
       }
       result_.push_bytes += payload.size();
@@ -619,14 +621,7 @@ void Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteS
   worker.clock[s] = outcome.clock;
   float* values = worker.parameters.data() + plan_.segments()[s].begin;
   if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return;
-  const Codec& codec = *FindCodec(codec_id);
-  const uint8_t* in = payload.data();
-  for (const Block& block : plan_.segments()[s].blocks) {
-    float* out = values + block.offset;
-    const float* decoded = codec.DecodeBlock(in, block.elements, scratch_.data());
-    std::memcpy(out, decoded, block.elements * sizeof(float));
-    in += codec.BlockBytes(block.elements);
-  }
+  DecodeSegment(*codecs_.Find(codec_id), plan_.segments()[s].blocks, payload.data(), {}, values);
 }
 
 // Every segment has answered: the batch is done.
