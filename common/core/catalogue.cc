@@ -57,6 +57,9 @@ constexpr CodecTraits kCodecs[] = {
     {.name = "bf16", .for_pushes = true, .for_replies = true},
     {.name = "one_bit", .for_pushes = true},
     {.name = "one_bit_mean", .for_pushes = true},
+    {.name = "top_k", .for_pushes = true, .fraction = true},
+    {.name = "random_k", .for_pushes = true, .fraction = true},
+    {.name = "quantized", .for_pushes = true, .bits = true},
 };
 
 constexpr std::string_view kModels[] = {"cnn", "mlp", "quadratic", "synthetic"};

@@ -37,6 +37,9 @@ struct CodecTraits {
   std::string_view name;  // as in the JobSpec
   bool for_pushes = false;
   bool for_replies = false;
+  // Whether it has this setting of CodecSettings.
+  bool fraction = false;
+  bool bits = false;
 };
 
 absl::Span<const RuleTraits> Rules();
