@@ -76,6 +76,10 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
       squeeze_(rule_->AsSqueeze()),
       held_elements_(HeldElements(options)) {
   for (uint32_t worker = 0; worker < options.members; ++worker) slots_[worker].first_round = 0;
+  if (squeeze_ != nullptr) {
+    next_phase_ = Phase::kFrozen;
+    next_phase_round_ = options_.squeeze.freeze_round;
+  }
   if (options_.synchronous) OpenRound(0);
   if (MomentumAtWorkers()) steps_ = options_.schedule.Steps();
   held_offsets_.assign(options_.plan.blocks.size(), kNotHeld);

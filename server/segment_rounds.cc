@@ -58,15 +58,10 @@ absl::Status Segment::AdmitToRound(Event* event) const {
     turn_into(EventKind::kResend);
     return absl::OkStatus();
   }
-  if (round < open_round_) {
+  // Who is of the round no more, or not yet, is late as well: it was given up for lost.
+  if (round < open_round_ || !slot.in_round || (slot.first_round > round && !slot.has_pending)) {
     turn_into(EventKind::kLate);
     return absl::OkStatus();
-  }
-  if (!slot.in_round) {
-    return absl::FailedPreconditionError(refused(
-        "is no member of round ", round,
-        slot.first_round == kNever ? std::string(", nor of the view")
-                                   : absl::StrCat("; it takes part from round ", slot.first_round, " on")));
   }
   if (squeeze_ != nullptr && event->kind == EventKind::kPush) {
     const auto codec = static_cast<CodecId>(event->codec);
@@ -161,20 +156,28 @@ Outcome Segment::NoteLate(const Event& event, Reply* reply) {
 Outcome Segment::ChangeView(const Event& event) {
   view_ = event.argument;
   std::vector<uint64_t> first_rounds(slots_.size(), kNever);
+  uint64_t earliest = kNever;
+  bool goes_on = false;  // some member of the open round is still there
   for (const Member& member : ParseMembers(event.payload)) {
     Slot& slot = slots_[member.worker];
-    uint64_t first = member.first_round;
-    // Who was no member of the open round cannot become one.
-    const bool same = slot.first_round != kNever && slot.incarnation == member.incarnation;
-    if (!slot.in_round || !same) first = std::max(first, open_round_ + 1);
+    // A slot that nobody has used yet is not another's.
+    const bool same = slot.first_round != kNever &&
+                      (slot.incarnation == 0 || slot.incarnation == member.incarnation);
     if (!same) slot.absent_before = 0;
-    first_rounds[member.worker] = first;
+    // Who was no member of the open round cannot become one.
+    const bool in_round = slot.in_round && same && member.first_round <= open_round_;
+    first_rounds[member.worker] =
+        in_round ? member.first_round : std::max(member.first_round, open_round_ + 1);
+    earliest = std::min(earliest, first_rounds[member.worker]);
+    goes_on |= in_round;
   }
   for (uint32_t worker = 0; worker < slots_.size(); ++worker) {
     Slot& slot = slots_[worker];
     slot.first_round = first_rounds[worker];
     if (slot.in_round && slot.first_round > open_round_) slot.absent_before = open_round_ + 1;
   }
+  // Nobody is left who could close the open round: what was contributed to it is given up.
+  if (!goes_on && earliest != kNever) OpenRound(earliest);
   return State(Result::kCurrent);
 }
 
@@ -218,8 +221,6 @@ void Segment::OpenRound(uint64_t round) {
   if (next_phase_.has_value() && next_phase_round_ <= round) {
     ChangePhase(*next_phase_);
     next_phase_.reset();
-  } else if (round == options_.squeeze.freeze_round) {
-    ChangePhase(Phase::kFrozen);
   }
 }
 

@@ -60,7 +60,8 @@ class PushEncoder {
 
   // Of the segment's next push.
   const Codec& codec(const SegmentPlan& plan) const {
-    return squeeze_ != nullptr ? squeeze_->codec(plan) : *options_.codec;
+    if (squeeze_ == nullptr) return *options_.codec;
+    return fold_next_ ? *FindCodec(CodecId::kNone) : squeeze_->codec(plan);
   }
   // Rules that compress rounds both ways: takes the reply to a push of the segment, of
   // which `sent` were the bytes, or to a read. DATA_LOSS as SqueezeReplica::Take.
@@ -72,6 +73,8 @@ class PushEncoder {
   // The half's momentum, or what the workers of a compressed round share, by position in
   // the flat trainable vector; empty where the rule has none.
   absl::Span<const float> momentum() const;
+  // The next Transform of every segment makes it a fold, whatever the round asks for.
+  void FoldNext() { fold_next_ = true; }
   bool has_momentum() const { return half_ != nullptr; }
   // The server counts the segment's momentum at the rate of this ticket from now on.
   void NoteRepaired(const SegmentPlan& plan, uint64_t ticket);
@@ -80,6 +83,7 @@ class PushEncoder {
   const PushEncoderOptions options_;
   std::unique_ptr<WorkerHalf> half_;
   std::unique_ptr<SqueezeReplica> squeeze_;
+  bool fold_next_ = false;
   std::vector<float> error_;
   // By segment: of the last push, or repaired to; 0: nothing pushed yet.
   std::vector<float> previous_eta_;

@@ -46,11 +46,13 @@ void SegmentExchange::Begin(Operation operation) {
   aliases_.Wait();
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
+  if (operation_.fold) encoder_.FoldNext();
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
+  if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) late_ = false;
   pending_repairs_.clear();
   missing_workers_.clear();
   absl::MutexLock ready_lock(&ready_mutex_);
@@ -96,6 +98,27 @@ std::vector<uint32_t> SegmentExchange::Unrepaired(uint64_t step) const {
 std::vector<uint32_t> SegmentExchange::pending_repairs() const {
   absl::MutexLock lock(&mutex_);
   return pending_repairs_;
+}
+
+uint64_t SegmentExchange::open_round() const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t round = 0;
+  for (const SegmentState& segment : segments_) round = std::max(round, segment.round);
+  return round;
+}
+
+std::vector<uint32_t> SegmentExchange::Behind(uint64_t round) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<uint32_t> behind;
+  for (const SegmentState& segment : segments_) {
+    if (IsTrainable(segment) && segment.round < round) behind.push_back(segment.plan->id);
+  }
+  return behind;
+}
+
+bool SegmentExchange::late() const {
+  absl::MutexLock lock(&mutex_);
+  return late_;
 }
 
 std::set<uint32_t> SegmentExchange::missing_workers() const {
@@ -156,6 +179,7 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   header.set_reply_codec(static_cast<uint32_t>((IsTrainable(segment) ? reply_codec_ : plain_)->id()));
   header.set_round(operation_.round);
   header.set_lookahead(operation_.lookahead);
+  header.set_absent(kind == v1::ExchangeHeader::FETCH && operation_.absent);
   return header;
 }
 
@@ -217,6 +241,11 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     MarkReady(token);
     return FollowUp{};
   }
+  // Who leaves does not wait for its round.
+  if (pending && operation_.fold) {
+    MarkReady(token);
+    return FollowUp{};
+  }
   if (pending) {
     if (options_.stop != nullptr && options_.stop->load()) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
@@ -238,6 +267,8 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
     if (IsTrainable(segment)) {
+      segment.round = header.round();
+      late_ |= header.result() == v1::ReplyHeader::LATE;
       NoteShare(segment, header);
       pull_bytes_ += reply.Length();
       pull_plain_bytes_ += segment.plan->elements * sizeof(float);

@@ -37,6 +37,8 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t ticket = 0;            // PUSH, SKIP; REPAIR: the step of the rate
     std::vector<uint64_t> earlier;  // acknowledged with it
     uint64_t round = 0;
+    bool absent = false;            // FETCH: takes no part in rounds up to this one
+    bool fold = false;              // PUSH: in full precision, with all that was kept back
     float* gradient = nullptr;      // PUSH: trainable segments
     const float* statistics = nullptr;  // PUSH: statistics segments, to be sent as they are
     const float* values = nullptr;  // INITIALISE: the whole vector
@@ -57,6 +59,12 @@ class SegmentExchange : public ExchangeHandler {
   // beyond this step of the rate, since their clock is before it, or their share of
   // this worker's momentum is and has been left behind.
   std::vector<uint32_t> Unrepaired(uint64_t step) const;
+  // Rounds, as the servers last said; only while no operation is under way. The highest
+  // that a trainable segment has open, and the segments that have an earlier one open.
+  uint64_t open_round() const;
+  std::vector<uint32_t> Behind(uint64_t round) const;
+  // Whether the last push came too late for some segment.
+  bool late() const;
   // Of the last REPAIR: the segments that have to be asked again, and the workers that
   // they wait for, as far as the servers have said.
   std::vector<uint32_t> pending_repairs() const;
@@ -85,6 +93,7 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t sequence = 0;      // of the last PUSH or SKIP
     uint64_t held_version = 0;  // of the last parameters read
     uint64_t clock = 0;         // highest ticket the server has said
+    uint64_t round = 0;         // the open one, as the server last said
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
     bool has_share = false;
     uint64_t share_ticket = 0;
@@ -136,6 +145,7 @@ class SegmentExchange : public ExchangeHandler {
   std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
+  bool late_ ABSL_GUARDED_BY(mutex_) = false;
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_repairs_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> missing_workers_ ABSL_GUARDED_BY(mutex_);

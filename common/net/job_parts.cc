@@ -21,6 +21,11 @@ bool IsSynchronous(const v1::JobSpec& job) {
          (rule->synchronous || (rule->optional_rounds && job.update().synchronous()));
 }
 
+bool HasViews(const v1::JobSpec& job) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  return IsSynchronous(job) && !rule->elastic;
+}
+
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
   const uint64_t batch = std::max<uint64_t>(job.training().batch_size(), 1);
   return std::max<uint64_t>(train_examples / batch + (train_examples % batch != 0), 1);

@@ -140,7 +140,7 @@ void FillDefaults(v1::JobSpec* job) {
   if (training.micro_batches() == 0) training.set_micro_batches(1);
   if (training.max_workers() == 0) {
     const uint64_t slots =
-        IsSynchronous(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
+        IsSynchronous(*job) && !HasViews(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
     training.set_max_workers(std::min<uint64_t>(slots, std::numeric_limits<uint32_t>::max()));
   }
   if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);

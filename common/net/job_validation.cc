@@ -325,13 +325,13 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
     problems->Add("update.weight_decay", update.weight_decay(), "make it at least 0");
   }
   const v1::TrainingSpec& training = job.training();
-  const bool synchronous = IsSynchronous(job);
-  if (synchronous && training.max_workers() != training.workers()) {
+  const bool fixed = IsSynchronous(job) && !HasViews(job);
+  if (fixed && training.max_workers() != training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
                   absl::StrCat("the synchronous ", update.rule(),
                                " has exactly training.workers (", training.workers(),
                                ") members; leave it out"));
-  } else if (!synchronous && training.max_workers() < training.workers()) {
+  } else if (!fixed && training.max_workers() < training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
                   absl::StrCat("is below training.workers (", training.workers(),
                                "); leave it out or raise it"));
@@ -351,6 +351,12 @@ void CheckBounds(const v1::JobSpec& job, Problems* problems) {
     problems->CheckCount("training.staleness_bound", training.staleness_bound(), 0,
                          kMaxStalenessBound);
   }
+  if (!(training.straggler_seconds() >= 0)) {
+    problems->Add("training.straggler_seconds", training.straggler_seconds(), "make it at least 0");
+  }
+  problems->CheckUnused(training.straggler_seconds() > 0 && !HasViews(job), "training.straggler_seconds",
+                        absl::StrCat("the rule ", job.update().rule(),
+                                     synchronous ? " needs every worker in every round" : " has no rounds"));
   if (!(ramp >= 0)) {
     problems->Add("schedule.ramp_epochs", ramp, "make it at least 0");
   } else if (ramp > static_cast<float>(training.epochs())) {
