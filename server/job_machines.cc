@@ -43,7 +43,9 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   options.schedule = MakeSchedule(job, batches_per_epoch);
   options.synchronous = IsSynchronous(job) && plan.kind == TensorKind::kTrainable;
   options.members = options.synchronous ? job.training().workers() : 0;
-  options.keep_all_held = traits.needs_held;
+  // Differences to what a worker holds need all of it.
+  options.keep_all_held =
+      traits.needs_held || !FindCodecTraits(job.compression().reply())->replies_carry_values;
   if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
     options.delay_threshold = update.delay_threshold();
   }

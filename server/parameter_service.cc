@@ -245,8 +245,9 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
   const Codec* reply_codec = header.reply_codec() > 255
                                  ? nullptr
                                  : FindCodec(static_cast<CodecId>(header.reply_codec()));
-  if (reply_codec == nullptr || !reply_codec->for_replies()) {
-    return bad("codec ", header.reply_codec(), " is none that a reply can have");
+  if (reply_codec == nullptr ||
+      (!reply_codec->replies_carry_values() && reply_codec != call.cell->reply_codec)) {
+    return bad("codec ", header.reply_codec(), " is none that a reply of this job can have");
   }
   const Payload payload = call.request.payload();
   Event& event = call.event;
@@ -352,6 +353,8 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
   header.set_version(outcome.version);
   header.set_clock(outcome.clock);
   header.set_codec(static_cast<uint32_t>(parameters.codec));
+  header.set_delta(parameters.delta);
+  header.set_delta_base(parameters.delta_base);
   header.set_lag(outcome.lag);
   header.set_learning_rate(outcome.eta);
   header.set_gap_squares(static_cast<float>(outcome.gap_squares));

@@ -8,36 +8,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/core/catalogue.h"
 #include "kernels/cpu/vector_math.h"
+#include "server/segment_scratch.h"
 
 namespace foreshard {
 namespace {
 
 constexpr uint32_t kNoWorker = ~uint32_t{0};
 
-// Working memory of the calling thread: what one block needs on its way.
-struct Scratch {
-  alignas(64) uint8_t straddle[kMaxBlockElements * sizeof(float)];
-  alignas(64) float gradient[kMaxBlockElements];
-  alignas(64) float other[kMaxBlockElements];
-  alignas(64) float reply[kMaxBlockElements];
-};
-
-Scratch& ThreadScratch() {
-  thread_local const std::unique_ptr<Scratch> scratch = std::make_unique<Scratch>();
-  return *scratch;
-}
-
 const Codec& PlainCodec() {
   static const Codec* const codec = FindCodec(CodecId::kNone);
   return *codec;
-}
-
-bool IsAligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0;
-}
-
-Run RunOf(const Block& block) {
-  return {.offset = block.offset, .elements = block.elements, .decayed = block.decayed};
 }
 
 RuleSettings EffectiveRule(const SegmentOptions& options) {
@@ -244,7 +224,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       if (options_.synchronous && (slot.has_pending || slot.absent) && event.argument == open_round_) {
         return State(Result::kPending);
       }
-      const CodecId codec = ReplyCodec(event, slot);
+      const Codec& codec = ReplyCodec(event, slot);
       if (event.kind != EventKind::kResend) slot.sequence = event.sequence;
       WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot, codec,
                       &slot, reply);
@@ -258,7 +238,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       const auto mode = static_cast<ReadMode>(event.argument);
       const bool reader = mode != ReadMode::kSlot;
       Slot* slot = reader ? nullptr : &JoinSlot(event);
-      const CodecId codec = reader ? CodecId::kNone : ReplyCodec(event, *slot);
+      const Codec& codec = reader ? PlainCodec() : ReplyCodec(event, *slot);
       WriteParameters({.worker = reader ? kNoWorker : event.worker, .eta = Eta(), .version = version_}, mode,
                       codec, slot, reply);
       return State(Result::kCurrent);
@@ -300,15 +280,6 @@ Outcome Segment::State(Result result) const {
           .members = options_.synchronous ? options_.members : 0};
 }
 
-CodecId Segment::ReplyCodec(const Event& event, const Slot& slot) const {
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.reply_codec));
-  if (codec == nullptr || !codec->for_replies() || event.kind == EventKind::kResend ||
-      options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
-    return CodecId::kNone;
-  }
-  return codec->id();
-}
-
 Segment::Slot& Segment::JoinSlot(const Event& event) {
   Slot& slot = slots_[event.worker];
   if (slot.joined && slot.incarnation == event.incarnation) return slot;
@@ -316,6 +287,7 @@ Segment::Slot& Segment::JoinSlot(const Event& event) {
   if (slot.incarnation != event.incarnation) {
     slot.sequence = 0;
     slot.has_share = false;
+    slot.unsure = false;
   }
   slot.joined = true;
   slot.incarnation = event.incarnation;
@@ -327,46 +299,9 @@ void Segment::FreeSlot(uint32_t worker) {
   Slot& slot = slots_[worker];
   rule_->Leave(worker);
   slot.joined = false;
+  // The incarnation may come back with what it holds.
+  slot.unsure = slot.unsure || slot.has_held;
   slot.has_held = false;
-}
-
-void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, Slot* slot, uint8_t** out) {
-  const Block& block = options_.plan.blocks[index];
-  const uint32_t bytes = codec.BlockBytes(block.elements);
-  if (reinterpret_cast<const uint8_t*>(values) != *out) {
-    codec.EncodeBlock(values, nullptr, block.elements, *out);
-  }
-  if (slot != nullptr && held_offsets_[index] != kNotHeld) {
-    float* held = slot->held.data() + held_offsets_[index];
-    const float* decoded = codec.DecodeBlock(*out, block.elements, held);
-    if (decoded != held) std::memcpy(held, decoded, block.elements * sizeof(float));
-  }
-  *out += bytes;
-}
-
-void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec_id, Slot* slot,
-                              Reply* reply) {
-  if (reply == nullptr || reply->data == nullptr) return;
-  const Codec& codec = *FindCodec(codec_id);
-  if (slot != nullptr) slot->held.resize(held_elements_);
-  Scratch& scratch = ThreadScratch();
-  uint8_t* out = reply->data;
-  for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
-    const Block& block = options_.plan.blocks[b];
-    const float* values = theta_.data() + block.offset;
-    if (mode != ReadMode::kReaderMaster) {
-      float* target = codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
-      rule_->Reply(context, RunOf(block), theta_.data(), target);
-      values = target;
-    }
-    EmitBlock(b, values, codec, slot, &out);
-  }
-  reply->bytes = static_cast<uint64_t>(out - reply->data);
-  reply->codec = codec_id;
-  if (slot != nullptr) {
-    slot->has_held = true;
-    slot->version_sent = version_;
-  }
 }
 
 void Segment::MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const {
@@ -391,14 +326,10 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
                                  .lag = version_ - event.held_version};
   Outcome outcome;
   const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
-  const CodecId reply_codec_id = ReplyCodec(event, slot);
-  const Codec& reply_codec = *FindCodec(reply_codec_id);
   // Whether slot.held is what the gradient was computed at.
   const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
   if (knows_held) MeasureGap(context, slot, &outcome);
-  const bool wants_reply = reply != nullptr && reply->data != nullptr;
-  if (wants_reply) slot.held.resize(held_elements_);
-  uint8_t* out = wants_reply ? reply->data : nullptr;
+  Outgoing outgoing = BeginReply(ReplyCodec(event, slot), &slot, reply);
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   rule_->Begin(context);
@@ -408,12 +339,9 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     if (knows_held && options_.keep_all_held) run.held = slot.held.data() + held_offsets_[b];
     const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch.straddle);
     const float* gradient = codec.DecodeBlock(bytes, block.elements, scratch.gradient);
-    float* values = nullptr;
-    if (wants_reply) {
-      values = reply_codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
-    }
+    float* values = outgoing.out != nullptr ? BlockTarget(outgoing) : nullptr;
     rule_->Update(context, run, gradient, theta_.data(), values);
-    if (wants_reply) EmitBlock(b, values, reply_codec, &slot, &out);
+    if (values != nullptr) EmitBlock(b, values, &outgoing);
   }
   ++version_;
   slot.sequence = event.sequence;
@@ -421,12 +349,7 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     slot.has_share = true;
     slot.share_ticket = clock_;
   }
-  if (wants_reply) {
-    reply->bytes = static_cast<uint64_t>(out - reply->data);
-    reply->codec = reply_codec_id;
-    slot.has_held = true;
-    slot.version_sent = version_;
-  }
+  if (outgoing.out != nullptr) EndReply(outgoing, reply);
   outcome.result = Result::kApplied;
   outcome.version = version_;
   outcome.clock = clock_;
@@ -497,7 +420,7 @@ absl::Status Segment::Replay(const Event& event) {
   if (absl::Status status = CheckPayload(event); !status.ok()) return status;
   if (absl::Status status = Admit(&admitted); !status.ok()) return status;
   // The reply decides what a worker holds, so replay writes it too.
-  std::vector<uint8_t> buffer(options_.plan.elements * sizeof(float));
+  std::vector<uint8_t> buffer(ReplyBytes(static_cast<CodecId>(event.reply_codec)));
   Reply reply{.data = buffer.data()};
   Apply(admitted, &reply);
   return absl::OkStatus();

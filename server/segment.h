@@ -32,19 +32,24 @@ struct SegmentOptions {
   Schedule schedule;
   bool synchronous = false;
   uint32_t members = 0;    // synchronous: the fixed view is slots 0..members-1
-  bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks
+  bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks;
+                                // needed for replies that carry differences
   uint32_t sample_stride = 64;  // one block in so many is sampled; 1: exact
   // A push of a larger lag is discarded (Ringmaster ASGD, ICML 2025); none: no push is.
   // Not where the worker's momentum holds the gradient already.
   std::optional<uint64_t> delay_threshold;
 };
 
-// Where the reply goes. The caller gives a buffer of EncodedBytes(fp32) length
-// at most; the segment says what it wrote.
+// Where the reply goes. The caller gives a buffer of Segment::ReplyBytes; the segment
+// says what it wrote.
 struct Reply {
   uint8_t* data = nullptr;  // null: no parameters wanted
   uint64_t bytes = 0;       // written
   CodecId codec = CodecId::kNone;
+  // What was written is to be added to the parameters of version delta_base, which the
+  // worker holds; else it takes their place.
+  bool delta = false;
+  uint64_t delta_base = 0;
 };
 
 enum class Result : uint8_t {
@@ -93,6 +98,9 @@ class Segment {
   // may run without the lock. INVALID_ARGUMENT names the first bad element.
   absl::Status CheckPayload(const Event& event) const;
 
+  // What a reply takes at most where this codec is wanted, whichever it comes in.
+  uint64_t ReplyBytes(CodecId wanted) const;
+
   // Performs an admitted event. Cannot fail.
   Outcome Apply(const Event& event, Reply* reply);
 
@@ -122,7 +130,8 @@ class Segment {
   const SegmentPlan& plan() const { return options_.plan; }
   absl::Span<const float> theta() const { return theta_; }
   const UpdateRule& rule() const { return *rule_; }
-  // Last values sent to a slot: whole with keep_all_held, else the sampled blocks.
+  // x_i, what a slot holds after the last reply: whole with keep_all_held, else the
+  // sampled blocks.
   absl::Span<const float> held(uint32_t worker) const { return slots_[worker].held; }
   // Version of the parameters last sent to a slot. Over a run without reads in
   // between, the sum over updates of (lag + 1) is the sum over slots of this minus
@@ -152,7 +161,10 @@ class Segment {
     uint64_t sequence = 0;      // last one consumed
     uint64_t version_sent = 0;  // version of the last reply
     bool has_held = false;
-    std::vector<float> held;
+    std::vector<float> held;    // x_i
+    // The version says not for certain what the worker holds: it was sent other
+    // parameters of version_sent too, or `held` lacks a part of the rule's reply.
+    bool unsure = false;
     std::vector<uint8_t> pending;  // synchronous: the open round's encoded push
     uint8_t pending_codec = 0;
     bool has_pending = false;
@@ -175,17 +187,33 @@ class Segment {
   void ApplyShare(const Event& event, Slot* slot);
   Outcome NotePush(const Event& event);
   Outcome CloseRound();
+
+  // Replies (segment_replies.cc).
+  // One on its way out, block by block.
+  struct Outgoing {
+    const Codec* codec;
+    Slot* slot;         // null for readers
+    uint8_t* out;       // where the next block goes; null: no reply is wanted
+    bool whole = true;  // false: a difference could not be coded
+  };
+  const Codec& ReplyCodec(const Event& event, const Slot& slot) const;
+  Outgoing BeginReply(const Codec& codec, Slot* slot, const Reply* reply) const;
+  // Where the rule is to write the next block's parameters.
+  float* BlockTarget(const Outgoing& outgoing) const;
+  // Writes a block of the reply and keeps what the worker will hold. `values`, of
+  // BlockTarget, are lost.
+  void EmitBlock(size_t block, float* values, Outgoing* outgoing);
+  void EmitValues(size_t block, const float* values, Outgoing* outgoing);
+  void EmitDifference(size_t block, float* values, Outgoing* outgoing);
+  void EndReply(const Outgoing& outgoing, Reply* reply);
   // Writes what the mode says; slot null for readers.
-  void WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec, Slot* slot,
+  void WriteParameters(const UpdateContext& context, ReadMode mode, const Codec& codec, Slot* slot,
                        Reply* reply);
-  CodecId ReplyCodec(const Event& event, const Slot& slot) const;
+
   // The event's slot, joined by the event's incarnation where it was not already.
   Slot& JoinSlot(const Event& event);
   void FreeSlot(uint32_t worker);
   Outcome State(Result result) const;
-  // Writes one block of a reply and keeps what the worker will hold. `values` may
-  // be `*out` itself for fp32.
-  void EmitBlock(size_t block, const float* values, const Codec& codec, Slot* slot, uint8_t** out);
   float Eta() const { return options_.schedule.At(clock_); }
 
   SegmentOptions options_;

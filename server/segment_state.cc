@@ -10,7 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
-constexpr uint16_t kFormat = 2;
+constexpr uint16_t kFormat = 3;
 
 class Saver final : public StateVisitor {
  public:
@@ -83,6 +83,7 @@ std::string Segment::Save() const {
     writer.Put(slot.sequence);
     writer.Put(slot.version_sent);
     writer.Put(slot.has_held);
+    writer.Put(slot.unsure);
     writer.PutFloats(slot.has_held ? absl::MakeConstSpan(slot.held) : absl::Span<const float>());
     writer.Put(slot.has_pending);
     writer.Put(slot.absent);
@@ -139,6 +140,7 @@ absl::Status Segment::Load(std::string_view bytes) {
     slot.sequence = reader.Get<uint64_t>();
     slot.version_sent = reader.Get<uint64_t>();
     slot.has_held = reader.Get<bool>();
+    slot.unsure = reader.Get<bool>();
     if (slot.has_held) slot.held.resize(held_elements_);
     reader.GetFloats(absl::MakeSpan(slot.held));
     slot.has_pending = reader.Get<bool>();

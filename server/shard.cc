@@ -138,7 +138,8 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
     cell->checks = segment->get();
     cell->trainable = cell->plan->kind == TensorKind::kTrainable;
     cell->synchronous = segment_options.synchronous;
-    cell->reply_bytes = cell->plan->elements * sizeof(float);
+    cell->reply_codec = FindCodec(job_.compression().reply());
+    cell->reply_bytes = cell->checks->ReplyBytes(cell->reply_codec->id());
     absl::MutexLock lock(&cell->mutex);
     cell->segment = *std::move(segment);
     cell->contributed.assign(segment_options.members, false);

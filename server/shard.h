@@ -59,7 +59,8 @@ class Shard {
     const Segment* checks = nullptr;  // for CheckPayload, which reads no state
     bool trainable = false;
     bool synchronous = false;
-    uint64_t reply_bytes = 0;  // at most
+    const Codec* reply_codec = nullptr;  // the job's
+    uint64_t reply_bytes = 0;            // at most
   };
 
   // What the first Hello settled; constant from then on.

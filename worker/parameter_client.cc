@@ -45,9 +45,10 @@ absl::Status CheckOptions(const ParameterClientOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("there is no codec '", name, "'"));
     }
   }
-  if (!FindCodec(options.reply_codec)->for_replies()) {
+  if (options.synchronous && !FindCodec(options.reply_codec)->replies_carry_values()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("codec '", options.reply_codec, "' cannot carry replies"));
+        absl::StrCat("codec '", options.reply_codec,
+                     "' carries differences to what one worker holds, which rounds do not have"));
   }
   if (options.window == 0 || options.statistics_interval_steps == 0) {
     return absl::InvalidArgumentError(

@@ -35,8 +35,6 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       reply_codec_(FindCodec(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
-      scratch_(kMaxBlockElements + 16),
-      straddle_(kMaxBlockElements * sizeof(float)),
       queued_(options.servers.size()) {
   for (const SegmentPlan& plan : options.plan.segments()) segments_.push_back({.plan = &plan});
   ready_.assign(segments_.size(), 1);
@@ -153,7 +151,9 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   header.set_held_version(segment.held_version);
   header.set_codec(static_cast<uint32_t>(
       kind == v1::ExchangeHeader::PUSH ? PushCodec(segment).id() : CodecId::kNone));
-  header.set_reply_codec(static_cast<uint32_t>((IsTrainable(segment) ? reply_codec_ : plain_)->id()));
+  const bool any_reply =
+      IsTrainable(segment) && (reply_codec_->replies_carry_values() || segment.as_sent);
+  header.set_reply_codec(static_cast<uint32_t>((any_reply ? reply_codec_ : plain_)->id()));
   header.set_round(operation_.round);
   header.set_lookahead(operation_.lookahead);
   return header;
@@ -242,32 +242,25 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
 
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
-  const SegmentPlan& plan = *segment.plan;
   const Codec* codec = header.codec() <= 255 ? FindCodec(static_cast<CodecId>(header.codec())) : nullptr;
-  if (codec == nullptr || !codec->for_replies()) {
-    return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry parameters"));
+  if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
+    return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",
+                                            header.delta() ? "differences" : "parameters"));
   }
-  if (const uint64_t expected = EncodedBytes(*codec, plan.blocks); payload.bytes != expected) {
-    return absl::DataLossError(
-        absl::StrCat(payload.bytes, " bytes where ", expected, " belong (", std::string(codec->name()), ")"));
+  if (header.delta() && (!segment.as_sent || header.delta_base() != segment.held_version ||
+                         header.version() <= header.delta_base())) {
+    return absl::DataLossError(absl::StrCat("the difference of version ", header.version(), " to ",
+                                            header.delta_base(), " where ", segment.held_version,
+                                            segment.as_sent ? "" : ", changed since,", " is held"));
   }
   if (Checksum(payload) != header.checksum()) return absl::DataLossError("its checksum is wrong");
-  float* out = parameters_.data() + plan.begin;
-  if (codec == plain_) {
-    auto* to = reinterpret_cast<uint8_t*>(out);
-    for (const ByteSpan& piece : payload.pieces) {
-      if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
-      to += piece.size();
-    }
-  } else {
-    auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch_.data()) + 63) / 64 * 64);
-    PayloadReader reader(payload);
-    for (const Block& block : plan.blocks) {
-      const uint8_t* run = reader.Next(codec->BlockBytes(block.elements), straddle_.data());
-      const float* values = codec->DecodeBlock(run, block.elements, scratch);
-      std::memcpy(out + block.offset, values, block.elements * sizeof(float));
-    }
+  if (const absl::Status read =
+          reader_.Read(*segment.plan, *codec, payload, parameters_.data() + segment.plan->begin);
+      !read.ok()) {
+    return read;
   }
+  // The master's parameters are not what the server takes this worker to hold.
+  segment.as_sent = operation_.kind != v1::ExchangeHeader::READ || operation_.lookahead;
   segment.held_version = header.version();
   segment.clock = std::max(segment.clock, header.clock());
   return absl::OkStatus();

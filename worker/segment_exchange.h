@@ -25,6 +25,7 @@
 #include "worker/exchange_calls.h"
 #include "worker/parameter_client.h"
 #include "worker/push_encoder.h"
+#include "worker/reply_reader.h"
 
 namespace foreshard {
 
@@ -84,6 +85,8 @@ class SegmentExchange : public ExchangeHandler {
     const SegmentPlan* plan = nullptr;
     uint64_t sequence = 0;      // of the last PUSH or SKIP
     uint64_t held_version = 0;  // of the last parameters read
+    // They are those that the server sent this worker, to which differences may be added.
+    bool as_sent = false;
     uint64_t clock = 0;         // highest ticket the server has said
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
     bool has_share = false;
@@ -120,8 +123,7 @@ class SegmentExchange : public ExchangeHandler {
   const Codec* const reply_codec_;
   std::vector<float> parameters_;
   PushEncoder encoder_;
-  std::vector<float> scratch_;
-  std::vector<uint8_t> straddle_;
+  ReplyReader reader_;
   BufferPool pool_;
 
   // The protocol state; held while a message is made or read.

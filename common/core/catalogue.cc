@@ -52,11 +52,11 @@ constexpr RuleTraits kRules[] = {
 };
 
 constexpr CodecTraits kCodecs[] = {
-    {.name = "none", .for_pushes = true, .for_replies = true},
-    {.name = "fp16", .for_pushes = true, .for_replies = true},
-    {.name = "bf16", .for_pushes = true, .for_replies = true},
-    {.name = "one_bit", .for_pushes = true},
-    {.name = "one_bit_mean", .for_pushes = true},
+    {.name = "none", .replies_carry_values = true},
+    {.name = "fp16", .replies_carry_values = true},
+    {.name = "bf16", .replies_carry_values = true},
+    {.name = "one_bit"},
+    {.name = "one_bit_mean"},
 };
 
 constexpr std::string_view kModels[] = {"cnn", "mlp", "quadratic", "synthetic"};

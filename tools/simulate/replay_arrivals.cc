@@ -19,6 +19,7 @@
 #include "tools/simulate/replay_worker.h"
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
+#include "worker/reply_reader.h"
 
 namespace foreshard {
 namespace {
@@ -52,7 +53,6 @@ class Replay {
   absl::Status ComputeStep(ReplayWorker& start, const Event& event);
   absl::StatusOr<bool> Ready(const Event& event, std::string* missing);
   absl::Status Apply(const Event& event);
-  std::vector<float> Decode(const SegmentPlan& segment, const Reply& reply);
   // Keeps the segment where its version is a cut; statistics with the last one.
   void NoteCut(uint32_t segment);
 
@@ -69,7 +69,7 @@ class Replay {
   std::vector<Queue> queues_;
   std::map<std::pair<uint32_t, uint64_t>, ReplayWorker> starts_;  // by slot and incarnation
   std::vector<uint8_t> reply_;
-  std::vector<float> scratch_ = std::vector<float>(kMaxBlockElements);
+  ReplyReader reader_;
   ReplayResult result_;
   bool stuck_ = false;  // nothing was ready in the last turn
   std::vector<size_t> trainable_left_;  // by cut: segments that have not reached it
@@ -268,7 +268,7 @@ absl::Status Replay::Apply(const Event& recorded) {
     return Bad(recorded, absl::StrCat("the segment makes a ", std::string(ToString(event.kind)),
                                       " of it: was the job another one?"));
   }
-  reply_.resize(segment_plan.elements * sizeof(float));
+  reply_.resize(segment.ReplyBytes(static_cast<CodecId>(event.reply_codec)));
   Reply reply{.data = reply_.data()};
   const uint64_t version = segment.version();
   const Outcome outcome = segment.Apply(event, &reply);
@@ -295,11 +295,19 @@ absl::Status Replay::Apply(const Event& recorded) {
   }
   if (reply.bytes == 0 || !IsTrainable(s) || !SendsToWorker(event.kind)) return absl::OkStatus();
   const bool own = ConsumesTicket(event.kind) || event.kind == EventKind::kResend;
-  StartOf(event).sent[s].push_back(
-      {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
-       .version = outcome.version,
-       .clock = outcome.clock,
-       .values = Decode(segment_plan, reply)});
+  ReplayWorker& start = StartOf(event);
+  ReplayWorker::Sent sent = {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
+                             .version = outcome.version,
+                             .clock = outcome.clock};
+  // A difference is to what it held when it computed this push.
+  const float* held = start.parameters.data() + segment_plan.begin;
+  sent.values.assign(held, held + segment_plan.elements);
+  const ByteSpan payload(reply.data, reply.bytes);
+  const absl::Status read =
+      reader_.Read(segment_plan, *FindCodec(reply.codec),
+                   {.pieces = {&payload, 1}, .bytes = payload.size()}, sent.values.data());
+  if (!read.ok()) return Bad(recorded, std::string(read.message()));
+  start.sent[s].push_back(std::move(sent));
   return absl::OkStatus();
 }
 
@@ -317,18 +325,6 @@ void Replay::NoteCut(uint32_t s) {
       if (!IsTrainable(other)) keep(other, result_.cuts[cut]);
     }
   }
-}
-
-std::vector<float> Replay::Decode(const SegmentPlan& segment, const Reply& reply) {
-  std::vector<float> values(segment.elements);
-  const Codec& codec = *FindCodec(reply.codec);
-  const uint8_t* in = reply.data;
-  for (const Block& block : segment.blocks) {
-    const float* decoded = codec.DecodeBlock(in, block.elements, scratch_.data());
-    std::memcpy(values.data() + block.offset, decoded, block.elements * sizeof(float));
-    in += codec.BlockBytes(block.elements);
-  }
-  return values;
 }
 
 absl::Status Replay::Run() {

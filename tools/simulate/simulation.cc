@@ -27,6 +27,7 @@
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
 #include "worker/push_encoder.h"
+#include "worker/reply_reader.h"
 #include "worker/statistics_average.h"
 #include "worker/training_loop.h"
 
@@ -135,8 +136,10 @@ class Simulation {
   absl::Status CloseRound(uint32_t segment, double now);
   absl::Status Answer(uint32_t worker, uint32_t segment, const Outcome& outcome,
                       const Reply& reply, double now);
-  void TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome, ByteSpan payload,
-                 CodecId codec);
+  absl::Status TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome,
+                         ByteSpan payload, CodecId codec);
+  // Room for a segment's reply, until the next one's.
+  uint8_t* ReplyMemory(uint32_t segment);
   absl::Status Acknowledge(uint32_t worker, double now);
   absl::Status Evaluate(double now);
   std::vector<float> Master() const;
@@ -166,7 +169,7 @@ class Simulation {
   std::vector<Message> messages_;
   std::vector<size_t> free_messages_;
   std::vector<uint8_t> payload_, reply_;
-  std::vector<float> scratch_;
+  ReplyReader reader_;
 
   SimulationResult result_;
   double now_ = 0;
@@ -225,7 +228,6 @@ absl::Status Simulation::Prepare() {
                        .batch_size = job_.training().batch_size(),
                        .recalibration_batches = job_.evaluation().recalibration_batches()},
       model_.get(), options_.train, options_.test);
-  scratch_.resize(kMaxBlockElements + 16);
   result_.worker_batches.resize(workers);
   return Initialise();
 }
@@ -272,9 +274,11 @@ absl::Status Simulation::Run() {
       }
       case What::kReplied: {
         const Message message = Take(due.message);
-        TakeReply(due.worker, due.segment, message.outcome,
-                  ByteSpan(message.payload.data(), message.payload.size()), message.codec);
-        if (--workers_[due.worker].replies_left == 0) status = Acknowledge(due.worker, due.time);
+        status = TakeReply(due.worker, due.segment, message.outcome,
+                           ByteSpan(message.payload.data(), message.payload.size()), message.codec);
+        if (status.ok() && --workers_[due.worker].replies_left == 0) {
+          status = Acknowledge(due.worker, due.time);
+        }
         break;
       }
     }
@@ -345,13 +349,14 @@ absl::Status Simulation::RepairSegments(uint32_t k, uint64_t step, bool with_sha
         plan.elements * sizeof(float));
     if (with_share) event.payload = {.pieces = {&share, 1}, .bytes = share.size()};
     if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-    reply_.resize(share.size());
-    Reply reply = {.data = reply_.data()};
+    Reply reply = {.data = ReplyMemory(s)};
     const Outcome outcome = segments_[s]->Apply(event, &reply);
     if (with_share) {
       worker.encoder.NoteRepaired(plan, step);
-    } else {
-      TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
+    } else if (const absl::Status status = TakeReply(
+                   k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
+               !status.ok()) {
+      return status;
     }
   }
   return absl::OkStatus();
@@ -392,11 +397,9 @@ absl::Status Simulation::Read(uint32_t k, uint32_t s) {
   Event event = ReadEvent(k, s);
   // Statistics segments have no member bound; rounds have slots of members only.
   if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-  reply_.resize(plan_.segments()[s].elements * sizeof(float));
-  Reply reply = {.data = reply_.data()};
+  Reply reply = {.data = ReplyMemory(s)};
   const Outcome outcome = segments_[s]->Apply(event, &reply);
-  TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
-  return absl::OkStatus();
+  return TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
 }
 
 absl::Status Simulation::Compute(uint32_t k, double now) {
@@ -570,8 +573,7 @@ absl::Status Simulation::Arrive(Event event, double now) {
   // Without a network the reply is written where the worker holds it.
   Reply reply;
   if (network_->costs() || reply_codec_->id() != CodecId::kNone) {
-    reply_.resize(plan.elements * sizeof(float));
-    reply.data = reply_.data();
+    reply.data = ReplyMemory(event.segment);
   } else {
     reply.data =
         reinterpret_cast<uint8_t*>(workers_[event.worker].parameters.data() + plan.begin);
@@ -586,11 +588,10 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
   const Event closed = {
       .kind = EventKind::kRoundClosed, .segment = s, .argument = segment.open_round()};
   Outcome outcome = segment.Apply(closed, nullptr);
-  reply_.resize(plan_.segments()[s].elements * sizeof(float));
   for (uint32_t k = 0; k < workers_.size(); ++k) {
     Event read = ReadEvent(k, s);
     if (const absl::Status status = segment.Admit(&read); !status.ok()) return status;
-    Reply reply = {.data = reply_.data()};
+    Reply reply = {.data = ReplyMemory(s)};
     outcome = segment.Apply(read, &reply);
     if (const absl::Status status = Answer(k, s, outcome, reply, now); !status.ok()) return status;
   }
@@ -603,8 +604,8 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
   if (IsTrainable(s)) result_.pull_bytes += reply.bytes;
   const ByteSpan payload(reply.data, reply.bytes);
   if (!network_->costs()) {
-    TakeReply(k, s, outcome, payload, reply.codec);
-    return --worker.replies_left == 0 ? Acknowledge(k, now) : absl::OkStatus();
+    const absl::Status status = TakeReply(k, s, outcome, payload, reply.codec);
+    return status.ok() && --worker.replies_left == 0 ? Acknowledge(k, now) : status;
   }
   const double arrived = network_->ToWorker(k, plan_.segments()[s].shard, reply.bytes, now);
   Schedule(arrived, k, What::kReplied, s,
@@ -612,21 +613,21 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
   return absl::OkStatus();
 }
 
-void Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
-                           CodecId codec_id) {
+absl::Status Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
+                                   CodecId codec) {
   VirtualWorker& worker = workers_[k];
   worker.held_version[s] = outcome.version;
   worker.clock[s] = outcome.clock;
-  float* values = worker.parameters.data() + plan_.segments()[s].begin;
-  if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return;
-  const Codec& codec = *FindCodec(codec_id);
-  const uint8_t* in = payload.data();
-  for (const Block& block : plan_.segments()[s].blocks) {
-    float* out = values + block.offset;
-    const float* decoded = codec.DecodeBlock(in, block.elements, scratch_.data());
-    std::memcpy(out, decoded, block.elements * sizeof(float));
-    in += codec.BlockBytes(block.elements);
-  }
+  const SegmentPlan& plan = plan_.segments()[s];
+  float* values = worker.parameters.data() + plan.begin;
+  if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return absl::OkStatus();
+  return reader_.Read(plan, *FindCodec(codec), {.pieces = {&payload, 1}, .bytes = payload.size()},
+                      values);
+}
+
+uint8_t* Simulation::ReplyMemory(uint32_t s) {
+  reply_.resize(segments_[s]->ReplyBytes(reply_codec_->id()));
+  return reply_.data();
 }
 
 // Every segment has answered: the batch is done.

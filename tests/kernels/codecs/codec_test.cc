@@ -86,7 +86,7 @@ TEST(CodecRegistryTest, IsTheCatalogue) {
     const Codec* codec = FindCodec(traits.name);
     ASSERT_NE(codec, nullptr) << traits.name;
     EXPECT_EQ(codec->name(), traits.name);
-    EXPECT_EQ(codec->for_replies(), traits.for_replies) << traits.name;
+    EXPECT_EQ(codec->replies_carry_values(), traits.replies_carry_values) << traits.name;
     EXPECT_EQ(FindCodec(codec->id()), codec) << traits.name;
   }
   EXPECT_EQ(CodecNames(), names);

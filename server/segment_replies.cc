@@ -1,0 +1,133 @@
+// Segment's replies: what goes out, and x_i, what each worker then holds.
+//
+// In most codecs a reply carries parameters. In the others (Codec::replies_carry_values)
+// it carries C(r - x_i), r being what the rule sends, and both sides add the decoded
+// value to x_i with the same addition: x_i += C(r - x_i). What C loses stays in r - x_i,
+// so that the next difference brings it (after 1-bit Adam's error feedback, arXiv
+// 2102.02888, without an error vector: x_i is it).
+//
+// Both copies must be the same to the bit, so a difference is sent only where the worker
+// holds x_i for certain. It names what it holds by its version; a version says that as
+// long as a slot was sent one set of parameters at it. Whatever is sent twice at one
+// version (the answer to a duplicate or a lost read, a read without an update since, a
+// repair) leaves the slot unsure: the next reply is in full precision, at a version of
+// its own, and settles it. Reads and repairs have no sequence number by which a second
+// copy of them would be known, so they too are answered in full precision.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/vector_math.h"
+#include "server/segment.h"
+#include "server/segment_scratch.h"
+
+namespace foreshard {
+namespace {
+
+bool IsAligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0;
+}
+
+}  // namespace
+
+uint64_t Segment::ReplyBytes(CodecId wanted) const {
+  const uint64_t plain = options_.plan.elements * sizeof(float);
+  const Codec* codec = FindCodec(wanted);
+  return codec == nullptr ? plain : std::max(plain, EncodedBytes(*codec, options_.plan.blocks));
+}
+
+const Codec& Segment::ReplyCodec(const Event& event, const Slot& slot) const {
+  static const Codec& plain = *FindCodec(CodecId::kNone);
+  const Codec* codec = FindCodec(static_cast<CodecId>(event.reply_codec));
+  if (codec == nullptr || event.kind == EventKind::kResend ||
+      options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
+    return plain;
+  }
+  if (codec->replies_carry_values()) return *codec;
+  const bool push = event.kind == EventKind::kPush;
+  const bool numbered = push || event.kind == EventKind::kSkip || event.kind == EventKind::kDiscard;
+  const bool new_version = push || version_ != slot.version_sent;
+  const bool certain = options_.keep_all_held && slot.has_held && !slot.unsure;
+  return certain && numbered && new_version && !options_.synchronous ? *codec : plain;
+}
+
+Segment::Outgoing Segment::BeginReply(const Codec& codec, Slot* slot, const Reply* reply) const {
+  Outgoing outgoing = {.codec = &codec, .slot = slot, .out = reply != nullptr ? reply->data : nullptr};
+  if (slot != nullptr && outgoing.out != nullptr) slot->held.resize(held_elements_);
+  return outgoing;
+}
+
+float* Segment::BlockTarget(const Outgoing& outgoing) const {
+  return outgoing.codec->id() == CodecId::kNone && IsAligned(outgoing.out)
+             ? reinterpret_cast<float*>(outgoing.out)
+             : ThreadScratch().reply;
+}
+
+void Segment::EmitBlock(size_t index, float* values, Outgoing* outgoing) {
+  const Codec& codec = *outgoing->codec;
+  const Block& block = options_.plan.blocks[index];
+  if (codec.replies_carry_values()) {
+    EmitValues(index, values, outgoing);
+  } else {
+    EmitDifference(index, values, outgoing);
+  }
+  outgoing->out += codec.BlockBytes(block.elements);
+}
+
+void Segment::EmitValues(size_t index, const float* values, Outgoing* outgoing) {
+  const Codec& codec = *outgoing->codec;
+  const uint32_t elements = options_.plan.blocks[index].elements;
+  if (reinterpret_cast<const uint8_t*>(values) != outgoing->out) {
+    codec.EncodeBlock(values, nullptr, elements, outgoing->out);
+  }
+  if (outgoing->slot == nullptr || held_offsets_[index] == kNotHeld) return;
+  float* held = outgoing->slot->held.data() + held_offsets_[index];
+  const float* decoded = codec.DecodeBlock(outgoing->out, elements, held);
+  if (decoded != held) std::memcpy(held, decoded, elements * sizeof(float));
+}
+
+void Segment::EmitDifference(size_t index, float* values, Outgoing* outgoing) {
+  const Codec& codec = *outgoing->codec;
+  const uint32_t elements = options_.plan.blocks[index].elements;
+  float* held = outgoing->slot->held.data() + held_offsets_[index];
+  if (!kernels::SubtractFinite(values, held, elements)) {
+    // Parameters that have run away: codecs take finite numbers only. The worker keeps
+    // what it holds of this block until the next reply, in full precision.
+    std::fill_n(values, elements, 0.0f);
+    outgoing->whole = false;
+  }
+  codec.EncodeBlock(values, nullptr, elements, outgoing->out);
+  // The gradient of this block is applied; its place is free.
+  kernels::Add(held, codec.DecodeBlock(outgoing->out, elements, ThreadScratch().gradient), elements);
+}
+
+void Segment::EndReply(const Outgoing& outgoing, Reply* reply) {
+  reply->bytes = static_cast<uint64_t>(outgoing.out - reply->data);
+  reply->codec = outgoing.codec->id();
+  reply->delta = !outgoing.codec->replies_carry_values();
+  Slot* slot = outgoing.slot;
+  reply->delta_base = reply->delta ? slot->version_sent : 0;
+  if (slot == nullptr) return;
+  const bool again = (slot->has_held || slot->unsure) && slot->version_sent == version_;
+  slot->unsure = again || !outgoing.whole;
+  slot->has_held = true;
+  slot->version_sent = version_;
+}
+
+void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, const Codec& codec,
+                              Slot* slot, Reply* reply) {
+  Outgoing outgoing = BeginReply(codec, slot, reply);
+  if (outgoing.out == nullptr) return;
+  for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
+    const Block& block = options_.plan.blocks[b];
+    float* values = BlockTarget(outgoing);
+    if (mode == ReadMode::kReaderMaster) {
+      std::memcpy(values, theta_.data() + block.offset, block.elements * sizeof(float));
+    } else {
+      rule_->Reply(context, RunOf(block), theta_.data(), values);
+    }
+    EmitBlock(b, values, &outgoing);
+  }
+  EndReply(outgoing, reply);
+}
+
+}  // namespace foreshard
