@@ -46,6 +46,8 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   // Differences to what a worker holds need all of it.
   options.keep_all_held =
       traits.needs_held || !FindCodecTraits(job.compression().reply())->replies_carry_values;
+  options.codec = MakeCodecSettings(job);
+  options.seed = job.seed();
   if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
     options.delay_threshold = update.delay_threshold();
   }

@@ -239,14 +239,10 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", header.segment(), ", worker ", header.worker(), ": ", what...));
   };
-  if (header.codec() > 255 || FindCodec(static_cast<CodecId>(header.codec())) == nullptr) {
+  if (header.codec() > 255 || !IsCodec(static_cast<CodecId>(header.codec()))) {
     return bad("codec ", header.codec(), " is unknown to this server");
   }
-  const Codec* reply_codec = header.reply_codec() > 255
-                                 ? nullptr
-                                 : FindCodec(static_cast<CodecId>(header.reply_codec()));
-  if (reply_codec == nullptr ||
-      (!reply_codec->replies_carry_values() && reply_codec != call.cell->reply_codec)) {
+  if (header.reply_codec() != 0 && header.reply_codec() != call.cell->reply_codec) {
     return bad("codec ", header.reply_codec(), " is none that a reply of this job can have");
   }
   const Payload payload = call.request.payload();

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
 
 Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule)
     : options_(options),
+      codecs_(options.codec),
       rule_(std::move(rule)),
       theta_(options.plan.elements),
       slots_(options.rule.max_workers),
@@ -94,7 +95,7 @@ absl::Status Segment::CheckPayload(const Event& event) const {
     }
     return absl::OkStatus();
   }
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.codec));
+  const Codec* codec = codecs_.Find(static_cast<CodecId>(event.codec));
   if (codec == nullptr || (plain && codec->id() != CodecId::kNone)) {
     return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": codec ", event.codec,
                                                    plain ? " where plain fp32 is needed"
@@ -110,14 +111,21 @@ absl::Status Segment::CheckPayload(const Event& event) const {
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   for (const Block& block : plan.blocks) {
-    const uint8_t* bytes = reader.Next(codec->BlockBytes(block.elements), scratch.straddle);
-    if (codec->BlockIsFinite(bytes, block.elements)) continue;
-    const float* values = codec->DecodeBlock(bytes, block.elements, scratch.gradient);
-    uint32_t k = 0;
-    while (k < block.elements && std::isfinite(values[k])) ++k;
+    const Codec& by = BlockCodec(*codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
+    const std::string_view fault = by.Fault(bytes, block.elements);
+    if (fault.empty()) continue;
+    uint64_t element = plan.begin + block.offset;
+    if (fault == kNotFinite) {
+      const CodecKey key = BlockKey(KeyOf(event), block.offset);
+      const float* values = by.DecodeBlock(bytes, block.elements, key, scratch.gradient);
+      element += std::find_if(values, values + block.elements, [](float v) { return !std::isfinite(v); }) - values;
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "segment ", plan.id, ": worker ", event.worker, " sent a value that is not finite, element ",
-        plan.begin + block.offset + k, " of the parameter vector"));
+        "segment ", plan.id, ": worker ", event.worker, " sent ", std::string(fault),
+        fault == kNotFinite ? ", element " : ", in the block from element ", element,
+        " of the parameter vector (block ", &block - plan.blocks.data(), ", codec ",
+        std::string(by.name()), ")"));
   }
   return absl::OkStatus();
 }
@@ -261,7 +269,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       for (const Block& block : options_.plan.blocks) {
         const uint8_t* bytes = reader.Next(block.elements * sizeof(float), scratch.straddle);
         kernels::Add(reply_error_.data() + block.offset,
-                     PlainCodec().DecodeBlock(bytes, block.elements, scratch.gradient), block.elements);
+                     PlainCodec().DecodeBlock(bytes, block.elements, {}, scratch.gradient), block.elements);
       }
       return State(Result::kApplied);
     }
@@ -304,6 +312,12 @@ void Segment::FreeSlot(uint32_t worker) {
   slot.has_held = false;
 }
 
+CodecKey Segment::KeyOf(const Event& push) const {
+  PushPlace place = {.worker = push.worker, .sequence = push.sequence};
+  if (options_.synchronous) place.round = push.argument;
+  return PushKey(options_.seed, options_.plan.id, place);
+}
+
 void Segment::MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const {
   Scratch& scratch = ThreadScratch();
   for (size_t b = 0; b < options_.plan.blocks.size(); b += options_.sample_stride) {
@@ -325,11 +339,13 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
                                  .version = version_,
                                  .lag = version_ - event.held_version};
   Outcome outcome;
-  const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
+  const Codec& codec = *codecs_.Find(static_cast<CodecId>(event.codec));
+  const CodecKey key = KeyOf(event);
   // Whether slot.held is what the gradient was computed at.
   const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
   if (knows_held) MeasureGap(context, slot, &outcome);
-  Outgoing outgoing = BeginReply(ReplyCodec(event, slot), &slot, reply);
+  Outgoing outgoing = 
+      BeginReply(ReplyCodec(event, slot), version_ + 1, event.worker, &slot, reply);
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   rule_->Begin(context);
@@ -337,9 +353,11 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     const Block& block = options_.plan.blocks[b];
     Run run = RunOf(block);
     if (knows_held && options_.keep_all_held) run.held = slot.held.data() + held_offsets_[b];
-    const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch.straddle);
-    const float* gradient = codec.DecodeBlock(bytes, block.elements, scratch.gradient);
-    float* values = outgoing.out != nullptr ? BlockTarget(outgoing) : nullptr;
+    const Codec& by = BlockCodec(codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
+    const float* gradient =
+        by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.gradient);
+    float* values = outgoing.out != nullptr ? BlockTarget(block, outgoing) : nullptr;
     rule_->Update(context, run, gradient, theta_.data(), values);
     if (values != nullptr) EmitBlock(b, values, &outgoing);
   }
@@ -384,7 +402,7 @@ Outcome Segment::CloseRound() {
   for (uint32_t worker = 0; worker < options_.members; ++worker) {
     const Slot& slot = slots_[worker];
     if (slot.has_pending) {
-      contributions.emplace_back(FindCodec(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
+      contributions.emplace_back(codecs_.Find(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
     }
   }
   if (!contributions.empty()) {
@@ -393,14 +411,19 @@ Outcome Segment::CloseRound() {
                                    .version = version_,
                                    .contributors = static_cast<uint32_t>(contributions.size())};
     const float share = 1.0f / static_cast<float>(contributions.size());
+    // What is needed to decode is the same for all workers of a round.
+    const CodecKey key = PushKey(options_.seed, options_.plan.id, {.round = open_round_});
     Scratch& scratch = ThreadScratch();
     rule_->Begin(context);
     for (const Block& block : options_.plan.blocks) {
       // In slot order, so that a round gives the same bits whoever came first.
       std::fill_n(scratch.gradient, block.elements, 0.0f);
       for (auto& [codec, bytes] : contributions) {
-        kernels::Add(scratch.gradient, codec->DecodeBlock(bytes, block.elements, scratch.other), block.elements);
-        bytes += codec->BlockBytes(block.elements);
+        const Codec& by = BlockCodec(*codec, block);
+        kernels::Add(scratch.gradient,
+                     by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.other),
+                     block.elements);
+        bytes += by.BlockBytes(block.elements);
       }
       kernels::Scale(scratch.gradient, share, block.elements);
       rule_->Update(context, RunOf(block), scratch.gradient, theta_.data(), nullptr);
@@ -420,7 +443,7 @@ absl::Status Segment::Replay(const Event& event) {
   if (absl::Status status = CheckPayload(event); !status.ok()) return status;
   if (absl::Status status = Admit(&admitted); !status.ok()) return status;
   // The reply decides what a worker holds, so replay writes it too.
-  std::vector<uint8_t> buffer(ReplyBytes(static_cast<CodecId>(event.reply_codec)));
+  std::vector<uint8_t> buffer(options_.plan.elements * sizeof(float));
   Reply reply{.data = buffer.data()};
   Apply(admitted, &reply);
   return absl::OkStatus();

@@ -38,10 +38,12 @@ struct SegmentOptions {
   // A push of a larger lag is discarded (Ringmaster ASGD, ICML 2025); none: no push is.
   // Not where the worker's momentum holds the gradient already.
   std::optional<uint64_t> delay_threshold;
+  CodecSettings codec;
+  uint64_t seed = 0;  // the job's, for codecs that choose at random
 };
 
-// Where the reply goes. The caller gives a buffer of Segment::ReplyBytes; the segment
-// says what it wrote.
+// Where the reply goes. The caller gives a buffer of EncodedBytes(fp32) length
+// at most; the segment says what it wrote.
 struct Reply {
   uint8_t* data = nullptr;  // null: no parameters wanted
   uint64_t bytes = 0;       // written
@@ -94,12 +96,9 @@ class Segment {
   // have been checked with CheckPayload.
   absl::Status Admit(Event* event) const;
 
-  // Sizes and finiteness of a payload, from its own fields; reads no state and
-  // may run without the lock. INVALID_ARGUMENT names the first bad element.
+  // Size and contents of a payload, from its own fields; reads no state and may run
+  // without the lock. INVALID_ARGUMENT names segment, worker, block and what lies.
   absl::Status CheckPayload(const Event& event) const;
-
-  // What a reply takes at most where this codec is wanted, whichever it comes in.
-  uint64_t ReplyBytes(CodecId wanted) const;
 
   // Performs an admitted event. Cannot fail.
   Outcome Apply(const Event& event, Reply* reply);
@@ -194,17 +193,18 @@ class Segment {
     const Codec* codec;
     Slot* slot;         // null for readers
     uint8_t* out;       // where the next block goes; null: no reply is wanted
+    CodecKey key = {};
     bool whole = true;  // false: a difference could not be coded
   };
   const Codec& ReplyCodec(const Event& event, const Slot& slot) const;
-  Outgoing BeginReply(const Codec& codec, Slot* slot, const Reply* reply) const;
+  // `version`: of the parameters that it brings.
+  Outgoing BeginReply(const Codec& codec, uint64_t version, uint32_t worker, Slot* slot,
+                      const Reply* reply) const;
   // Where the rule is to write the next block's parameters.
-  float* BlockTarget(const Outgoing& outgoing) const;
+  float* BlockTarget(const Block& block, const Outgoing& outgoing) const;
   // Writes a block of the reply and keeps what the worker will hold. `values`, of
   // BlockTarget, are lost.
   void EmitBlock(size_t block, float* values, Outgoing* outgoing);
-  void EmitValues(size_t block, const float* values, Outgoing* outgoing);
-  void EmitDifference(size_t block, float* values, Outgoing* outgoing);
   void EndReply(const Outgoing& outgoing, Reply* reply);
   // Writes what the mode says; slot null for readers.
   void WriteParameters(const UpdateContext& context, ReadMode mode, const Codec& codec, Slot* slot,
@@ -214,9 +214,12 @@ class Segment {
   Slot& JoinSlot(const Event& event);
   void FreeSlot(uint32_t worker);
   Outcome State(Result result) const;
+  // The key of a push that was admitted.
+  CodecKey KeyOf(const Event& push) const;
   float Eta() const { return options_.schedule.At(clock_); }
 
   SegmentOptions options_;
+  CodecSet codecs_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<uint64_t> steps_;  // rules with a worker half: where the rate jumps
   std::vector<float> theta_;

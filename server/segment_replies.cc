@@ -2,8 +2,9 @@
 //
 // In most codecs a reply carries parameters. In the others (Codec::replies_carry_values)
 // it carries C(r - x_i), r being what the rule sends, and both sides add the decoded
-// value to x_i with the same addition: x_i += C(r - x_i). What C loses stays in r - x_i,
-// so that the next difference brings it (after 1-bit Adam's error feedback, arXiv
+// value to x_i with the same addition: x_i += C(r - x_i). Blocks that stay in full
+// precision (BlockCodec) carry r. What C loses stays in r - x_i, so that the next
+// difference brings it (after 1-bit Adam's error feedback, arXiv
 // 2102.02888, without an error vector: x_i is it).
 //
 // Both copies must be the same to the bit, so a difference is sent only where the worker
@@ -29,15 +30,9 @@ bool IsAligned(const void* pointer) {
 
 }  // namespace
 
-uint64_t Segment::ReplyBytes(CodecId wanted) const {
-  const uint64_t plain = options_.plan.elements * sizeof(float);
-  const Codec* codec = FindCodec(wanted);
-  return codec == nullptr ? plain : std::max(plain, EncodedBytes(*codec, options_.plan.blocks));
-}
-
 const Codec& Segment::ReplyCodec(const Event& event, const Slot& slot) const {
-  static const Codec& plain = *FindCodec(CodecId::kNone);
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.reply_codec));
+  const Codec& plain = *codecs_.Find(CodecId::kNone);
+  const Codec* codec = codecs_.Find(static_cast<CodecId>(event.reply_codec));
   if (codec == nullptr || event.kind == EventKind::kResend ||
       options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
     return plain;
@@ -50,54 +45,48 @@ const Codec& Segment::ReplyCodec(const Event& event, const Slot& slot) const {
   return certain && numbered && new_version && !options_.synchronous ? *codec : plain;
 }
 
-Segment::Outgoing Segment::BeginReply(const Codec& codec, Slot* slot, const Reply* reply) const {
+Segment::Outgoing Segment::BeginReply(const Codec& codec, uint64_t version, uint32_t worker,
+                                      Slot* slot, const Reply* reply) const {
   Outgoing outgoing = {.codec = &codec, .slot = slot, .out = reply != nullptr ? reply->data : nullptr};
-  if (slot != nullptr && outgoing.out != nullptr) slot->held.resize(held_elements_);
+  if (slot == nullptr || outgoing.out == nullptr) return outgoing;
+  slot->held.resize(held_elements_);
+  outgoing.key = ReplyKey(options_.seed, options_.plan.id, worker, version);
   return outgoing;
 }
 
-float* Segment::BlockTarget(const Outgoing& outgoing) const {
-  return outgoing.codec->id() == CodecId::kNone && IsAligned(outgoing.out)
-             ? reinterpret_cast<float*>(outgoing.out)
-             : ThreadScratch().reply;
+float* Segment::BlockTarget(const Block& block, const Outgoing& outgoing) const {
+  const bool plain = BlockCodec(*outgoing.codec, block).id() == CodecId::kNone;
+  return plain && IsAligned(outgoing.out) ? reinterpret_cast<float*>(outgoing.out)
+                                          : ThreadScratch().reply;
 }
 
 void Segment::EmitBlock(size_t index, float* values, Outgoing* outgoing) {
-  const Codec& codec = *outgoing->codec;
   const Block& block = options_.plan.blocks[index];
-  if (codec.replies_carry_values()) {
-    EmitValues(index, values, outgoing);
-  } else {
-    EmitDifference(index, values, outgoing);
-  }
+  const Codec& codec = BlockCodec(*outgoing->codec, block);
+  const CodecKey key = BlockKey(outgoing->key, block.offset);
+  uint8_t* out = outgoing->out;
   outgoing->out += codec.BlockBytes(block.elements);
-}
-
-void Segment::EmitValues(size_t index, const float* values, Outgoing* outgoing) {
-  const Codec& codec = *outgoing->codec;
-  const uint32_t elements = options_.plan.blocks[index].elements;
-  if (reinterpret_cast<const uint8_t*>(values) != outgoing->out) {
-    codec.EncodeBlock(values, nullptr, elements, outgoing->out);
+  const bool kept = outgoing->slot != nullptr && held_offsets_[index] != kNotHeld;
+  float* held = kept ? outgoing->slot->held.data() + held_offsets_[index] : nullptr;
+  if (codec.replies_carry_values()) {
+    if (reinterpret_cast<const uint8_t*>(values) != out) {
+      codec.EncodeBlock(values, nullptr, block.elements, key, out);
+    }
+    if (held == nullptr) return;
+    const float* decoded = codec.DecodeBlock(out, block.elements, key, held);
+    if (decoded != held) std::memcpy(held, decoded, block.elements * sizeof(float));
+    return;
   }
-  if (outgoing->slot == nullptr || held_offsets_[index] == kNotHeld) return;
-  float* held = outgoing->slot->held.data() + held_offsets_[index];
-  const float* decoded = codec.DecodeBlock(outgoing->out, elements, held);
-  if (decoded != held) std::memcpy(held, decoded, elements * sizeof(float));
-}
-
-void Segment::EmitDifference(size_t index, float* values, Outgoing* outgoing) {
-  const Codec& codec = *outgoing->codec;
-  const uint32_t elements = options_.plan.blocks[index].elements;
-  float* held = outgoing->slot->held.data() + held_offsets_[index];
-  if (!kernels::SubtractFinite(values, held, elements)) {
+  if (!kernels::SubtractFinite(values, held, block.elements)) {
     // Parameters that have run away: codecs take finite numbers only. The worker keeps
     // what it holds of this block until the next reply, in full precision.
-    std::fill_n(values, elements, 0.0f);
+    std::fill_n(values, block.elements, 0.0f);
     outgoing->whole = false;
   }
-  codec.EncodeBlock(values, nullptr, elements, outgoing->out);
-  // The gradient of this block is applied; its place is free.
-  kernels::Add(held, codec.DecodeBlock(outgoing->out, elements, ThreadScratch().gradient), elements);
+  codec.EncodeBlock(values, nullptr, block.elements, key, out);
+  // The block's gradient is applied; its place is free.
+  kernels::Add(held, codec.DecodeBlock(out, block.elements, key, ThreadScratch().gradient),
+               block.elements);
 }
 
 void Segment::EndReply(const Outgoing& outgoing, Reply* reply) {
@@ -115,11 +104,11 @@ void Segment::EndReply(const Outgoing& outgoing, Reply* reply) {
 
 void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, const Codec& codec,
                               Slot* slot, Reply* reply) {
-  Outgoing outgoing = BeginReply(codec, slot, reply);
+  Outgoing outgoing = BeginReply(codec, version_, context.worker, slot, reply);
   if (outgoing.out == nullptr) return;
   for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
     const Block& block = options_.plan.blocks[b];
-    float* values = BlockTarget(outgoing);
+    float* values = BlockTarget(block, outgoing);
     if (mode == ReadMode::kReaderMaster) {
       std::memcpy(values, theta_.data() + block.offset, block.elements * sizeof(float));
     } else {

@@ -59,8 +59,8 @@ class Shard {
     const Segment* checks = nullptr;  // for CheckPayload, which reads no state
     bool trainable = false;
     bool synchronous = false;
-    const Codec* reply_codec = nullptr;  // the job's
-    uint64_t reply_bytes = 0;            // at most
+    uint8_t reply_codec = 0;   // the job's, a CodecId
+    uint64_t reply_bytes = 0;  // at most
   };
 
   // What the first Hello settled; constant from then on.

@@ -76,6 +76,8 @@ struct ParameterClientOptions {
   WorkerHalfSettings half;
   std::string push_codec = "none";
   std::string reply_codec = "none";  // not every one in synchronous modes
+  CodecSettings codec_settings;
+  uint64_t seed = 0;  // the job's
   bool synchronous = false;
   uint32_t statistics_interval_steps = 10;
   double connect_seconds = 60;  // bound on every wait for a server

@@ -6,6 +6,8 @@ namespace foreshard {
 
 PushEncoder::PushEncoder(const PushEncoderOptions& options)
     : options_(options),
+      codecs_(options.codec_settings),
+      codec_(codecs_.Find(options.codec)),
       half_(MakeWorkerHalf(options.rule, options.half, options.trainable_elements)),
       previous_eta_(options.segments) {
   if (!plain()) error_.resize(options.trainable_elements);
@@ -22,12 +24,14 @@ void PushEncoder::Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t c
 }
 
 uint64_t PushEncoder::EncodedBytes(const SegmentPlan& plan) const {
-  return foreshard::EncodedBytes(*options_.codec, plan.blocks);
+  return foreshard::EncodedBytes(*codec_, plan.blocks);
 }
 
-void PushEncoder::Encode(const SegmentPlan& plan, const float* gradient, uint8_t* payload) {
-  EncodeSegment(*options_.codec, plan.blocks, gradient,
-                error_.empty() ? nullptr : error_.data() + plan.begin, payload);
+void PushEncoder::Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
+                         uint8_t* payload) {
+  EncodeSegment(*codec_, plan.blocks, gradient,
+                error_.empty() ? nullptr : error_.data() + plan.begin,
+                PushKey(options_.seed, plan.id, place), payload);
 }
 
 absl::Span<const float> PushEncoder::momentum() const {

@@ -4,7 +4,7 @@
 //
 //   PushEncoder encoder(options);
 //   encoder.Transform(plan, ticket, clock, parameters, gradient);
-//   encoder.Encode(plan, gradient, payload);      // EncodedBytes(plan) long
+//   encoder.Encode(plan, {.worker = 2, .sequence = 7}, gradient, payload);  // EncodedBytes(plan)
 //
 // Where the rate changes, what servers hold of this worker's momentum is repaired:
 // a little in every push while it changes smoothly,
@@ -30,8 +30,10 @@ namespace foreshard {
 struct PushEncoderOptions {
   std::string rule;
   WorkerHalfSettings half;
-  const Codec* codec = nullptr;  // of trainable segments
-  Schedule schedule;             // the rate at which the server will apply a push
+  std::string codec = "none";  // of trainable segments
+  CodecSettings codec_settings;
+  uint64_t seed = 0;  // the job's, for codecs that choose at random
+  Schedule schedule;  // the rate at which the server will apply a push
   uint64_t trainable_elements = 0;
   size_t segments = 0;
 };
@@ -39,6 +41,7 @@ struct PushEncoderOptions {
 // Thread-compatible. Only trainable segments are given to it.
 class PushEncoder {
  public:
+  // options.codec is one of CodecNames().
   explicit PushEncoder(const PushEncoderOptions& options);
 
   // The worker half in place; nothing where the rule has none. `clock` is the highest
@@ -49,12 +52,14 @@ class PushEncoder {
 
   // True where the payload is the gradient as it lies in memory, so that Encode is
   // not needed.
-  bool plain() const { return options_.codec->id() == CodecId::kNone; }
+  bool plain() const { return codec_->id() == CodecId::kNone; }
   uint64_t EncodedBytes(const SegmentPlan& plan) const;
-  // What is encoded is committed: the error keeps what it lost.
-  void Encode(const SegmentPlan& plan, const float* gradient, uint8_t* payload);
+  // What is encoded is committed: the error keeps what it lost, and a retry sends the
+  // same bytes. `place` is what the server will be told with it.
+  void Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
+              uint8_t* payload);
 
-  const Codec& codec() const { return *options_.codec; }
+  const Codec& codec() const { return *codec_; }
   // By position in the flat trainable vector; empty where nothing is lost.
   absl::Span<const float> error() const { return error_; }
   // The half's momentum, by position in the flat trainable vector; empty where the rule
@@ -66,6 +71,8 @@ class PushEncoder {
 
  private:
   const PushEncoderOptions options_;
+  CodecSet codecs_;
+  const Codec* const codec_;
   std::unique_ptr<WorkerHalf> half_;
   std::vector<float> error_;
   // By segment: of the last push, or repaired to; 0: nothing pushed yet.

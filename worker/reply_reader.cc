@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/vector_math.h"
@@ -16,8 +17,8 @@ struct ReplyReader::Scratch {
 ReplyReader::ReplyReader() : scratch_(std::make_unique<Scratch>()) {}
 ReplyReader::~ReplyReader() = default;
 
-absl::Status ReplyReader::Read(const SegmentPlan& plan, const Codec& codec, const Payload& payload,
-                               float* values) {
+absl::Status ReplyReader::Read(const SegmentPlan& plan, const Codec& codec, const CodecKey& key,
+                               const Payload& payload, float* values) {
   if (const uint64_t expected = EncodedBytes(codec, plan.blocks); payload.bytes != expected) {
     return absl::DataLossError(absl::StrCat(payload.bytes, " bytes where ", expected, " belong (",
                                             std::string(codec.name()), ")"));
@@ -30,27 +31,30 @@ absl::Status ReplyReader::Read(const SegmentPlan& plan, const Codec& codec, cons
     }
     return absl::OkStatus();
   }
-  const bool differences = !codec.replies_carry_values();
-  if (differences) {
+  if (!codec.replies_carry_values()) {
     // All of it first: what has been added in part could not be taken back.
     PayloadReader reader(payload);
     for (const Block& block : plan.blocks) {
-      const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch_->straddle);
-      if (!codec.BlockIsFinite(bytes, block.elements)) {
-        return absl::DataLossError(absl::StrCat("a difference that is not finite, in the block at ",
-                                                plan.begin + block.offset));
+      const Codec& by = BlockCodec(codec, block);
+      const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch_->straddle);
+      if (by.replies_carry_values()) continue;
+      if (const std::string_view fault = by.Fault(bytes, block.elements); !fault.empty()) {
+        return absl::DataLossError(absl::StrCat("the block at element ", plan.begin + block.offset,
+                                                " has ", std::string(fault)));
       }
     }
   }
   PayloadReader reader(payload);
   for (const Block& block : plan.blocks) {
-    const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch_->straddle);
-    const float* decoded = codec.DecodeBlock(bytes, block.elements, scratch_->values);
+    const Codec& by = BlockCodec(codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch_->straddle);
+    const float* decoded =
+        by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch_->values);
     float* to = values + block.offset;
-    if (differences) {
-      kernels::Add(to, decoded, block.elements);
-    } else {
+    if (by.replies_carry_values()) {
       std::memcpy(to, decoded, block.elements * sizeof(float));
+    } else {
+      kernels::Add(to, decoded, block.elements);
     }
   }
   return absl::OkStatus();

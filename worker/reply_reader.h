@@ -2,7 +2,8 @@
 // workers read theirs with it too, so that both hold the same bits.
 //
 //   ReplyReader reader;
-//   RETURN_IF_ERROR(reader.Read(plan, codec, payload, parameters + plan.begin));
+//   const CodecKey key = ReplyKey(seed, plan.id, worker, version);
+//   RETURN_IF_ERROR(reader.Read(plan, codec, key, payload, parameters + plan.begin));
 #pragma once
 
 #include <memory>
@@ -22,10 +23,10 @@ class ReplyReader {
 
   // `values` [plan.elements] take the payload's parameters, or, in a codec whose replies
   // carry differences, these are added to them: exactly what the server does to its copy.
-  // DATA_LOSS: another length than the segment has in this codec, or a difference that is
-  // no number; then nothing has changed.
-  absl::Status Read(const SegmentPlan& plan, const Codec& codec, const Payload& payload,
-                    float* values);
+  // `key` is the reply's. DATA_LOSS: another length than the segment has in this codec, or
+  // a difference that no server can have sent; then nothing has changed.
+  absl::Status Read(const SegmentPlan& plan, const Codec& codec, const CodecKey& key,
+                    const Payload& payload, float* values);
 
  private:
   struct Scratch;

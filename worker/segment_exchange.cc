@@ -31,8 +31,9 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
     : options_(options),
       server_incarnations_(std::move(server_incarnations)),
       restarted_(std::move(restarted)),
+      codecs_(options.codec_settings),
       plain_(FindCodec(CodecId::kNone)),
-      reply_codec_(FindCodec(options.reply_codec)),
+      reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
       queued_(options.servers.size()) {
@@ -159,6 +160,12 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   return header;
 }
 
+PushPlace SegmentExchange::Place(const SegmentState& segment) const {
+  PushPlace place = {.worker = options_.hello.worker(), .sequence = segment.sequence};
+  if (options_.synchronous) place.round = operation_.round;
+  return place;
+}
+
 // The gradient is final by now: what is encoded here is committed, and every
 // retry sends the same bytes with the same sequence number.
 grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
@@ -179,7 +186,7 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
                      gradient);
   if (encoder_.plain()) return aliases_.Alias(gradient, plain_bytes);
   const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
-  encoder_.Encode(plan, gradient, buffer.data);
+  encoder_.Encode(plan, Place(segment), gradient, buffer.data);
   return pool_.Share(buffer);
 }
 
@@ -242,7 +249,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
 
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
-  const Codec* codec = header.codec() <= 255 ? FindCodec(static_cast<CodecId>(header.codec())) : nullptr;
+  const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
     return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",
                                             header.delta() ? "differences" : "parameters"));
@@ -254,8 +261,9 @@ absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader&
                                             segment.as_sent ? "" : ", changed since,", " is held"));
   }
   if (Checksum(payload) != header.checksum()) return absl::DataLossError("its checksum is wrong");
-  if (const absl::Status read =
-          reader_.Read(*segment.plan, *codec, payload, parameters_.data() + segment.plan->begin);
+  const CodecKey key = ReplyKey(options_.seed, segment.plan->id, options_.hello.worker(), header.version());
+  if (const absl::Status read = reader_.Read(*segment.plan, *codec, key, payload,
+                                             parameters_.data() + segment.plan->begin);
       !read.ok()) {
     return read;
   }

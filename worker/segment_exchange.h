@@ -101,6 +101,8 @@ class SegmentExchange : public ExchangeHandler {
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a push of the segment under way is told from others by.
+  PushPlace Place(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasPayload(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool BringsShare(const SegmentState& segment, uint64_t step) {
@@ -119,6 +121,7 @@ class SegmentExchange : public ExchangeHandler {
   const ParameterClientOptions& options_;
   const std::vector<uint64_t> server_incarnations_;
   const std::function<absl::Status(uint32_t)> restarted_;
+  const CodecSet codecs_;
   const Codec* const plain_;
   const Codec* const reply_codec_;
   std::vector<float> parameters_;

@@ -29,13 +29,14 @@ class None final : public Codec {
   bool replies_carry_values() const override { return true; }
   uint32_t BlockBytes(uint32_t elements) const override { return elements * sizeof(float); }
 
-  void EncodeBlock(const float* values, float* error, uint32_t elements,
+  void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
                    uint8_t* out) const override {
     if (error != nullptr) return AddError(values, error, elements, out);
     if (elements != 0) std::memcpy(out, values, BlockBytes(elements));
   }
 
-  const float* DecodeBlock(const uint8_t* in, uint32_t elements, float* scratch) const override {
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
+                           float* scratch) const override {
     if (reinterpret_cast<uintptr_t>(in) % alignof(float) == 0) {
       return reinterpret_cast<const float*>(in);
     }
@@ -43,16 +44,17 @@ class None final : public Codec {
     return scratch;
   }
 
-  bool BlockIsFinite(const uint8_t* in, uint32_t elements) const override {
-    if (reinterpret_cast<uintptr_t>(in) % alignof(float) == 0) {
-      return kernels::AllFinite(reinterpret_cast<const float*>(in), elements);
+  std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
+    float copy[kMaxBlockElements];
+    const auto* values = reinterpret_cast<const float*>(in);
+    if (reinterpret_cast<uintptr_t>(in) % alignof(float) != 0) {
+      std::memcpy(copy, in, BlockBytes(elements));
+      values = copy;
     }
-    float values[kMaxBlockElements];
-    std::memcpy(values, in, BlockBytes(elements));
-    return kernels::AllFinite(values, elements);
+    return kernels::AllFinite(values, elements) ? std::string_view() : kNotFinite;
   }
 
-  void EncodeBlockReference(const float* values, float* error, uint32_t elements,
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,
                             uint8_t* out) const override {
     for (uint32_t i = 0; i < elements; ++i) {
       const float c = error == nullptr ? values[i] : values[i] + error[i];

@@ -34,7 +34,7 @@ std::vector<BenchResult> BenchCodec(const BenchOptions& options) {
     std::vector<uint8_t> payload(EncodedBytes(codec, blocks));
     const auto payload_bytes = static_cast<double>(payload.size());
     const double encode = BestSeconds(options, [&] {
-      EncodeSegment(codec, blocks, values.data(), error.data(), payload.data());
+      EncodeSegment(codec, blocks, values.data(), error.data(), {}, payload.data());
     });
     report(prefix + "/encode", 12.0 * kElements + payload_bytes, encode);
 
@@ -44,7 +44,7 @@ std::vector<BenchResult> BenchCodec(const BenchOptions& options) {
     const double decode = BestSeconds(options, [&] {
       const uint8_t* in = payload.data();
       for (const Block& block : blocks) {
-        codec.DecodeBlock(in, block.elements, values.data() + block.offset);
+        codec.DecodeBlock(in, block.elements, {}, values.data() + block.offset);
         in += codec.BlockBytes(block.elements);
       }
     });

@@ -60,6 +60,7 @@ class Replay {
   const Dataset& train_;
   const ReplayOptions& replay_options_;
   ParameterClientOptions options_;  // as of a worker's client: plan, rule, codecs
+  CodecSet codecs_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<GradientComputer> computer_;
@@ -101,6 +102,7 @@ absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
   auto options = MakeClientOptions(job_, schema, train_.examples(), {});
   if (!options.ok()) return options.status();
   options_ = *std::move(options);
+  codecs_ = CodecSet(options_.codec_settings);
   computer_ =
       std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), &train_);
   initial_.resize(schema.elements());
@@ -222,7 +224,9 @@ absl::Status Replay::ComputeStep(ReplayWorker& start, const Event& event) {
   start.steps = sequence;
   ++result_.steps;
   result_.skipped += !step->finite;
-  start.MakePayloads(event.ticket, step->finite, *computer_);
+  PushPlace place = {.worker = event.worker, .sequence = sequence};
+  if (options_.synchronous) place.round = event.argument;
+  start.MakePayloads(event.ticket, place, step->finite, *computer_);
   return absl::OkStatus();
 }
 
@@ -239,10 +243,9 @@ absl::Status Replay::Apply(const Event& recorded) {
   const uint32_t s = recorded.segment;
   Segment& segment = *segments_[s];
   const SegmentPlan& segment_plan = plan().segments()[s];
-  const Codec& push_codec = *FindCodec(IsTrainable(s) ? options_.push_codec : "none");
   Event event = recorded;
   event.reply_codec =
-      static_cast<uint8_t>(FindCodec(IsTrainable(s) ? options_.reply_codec : "none")->id());
+      static_cast<uint8_t>(codecs_.Find(IsTrainable(s) ? options_.reply_codec : "none")->id());
   ByteSpan bytes;
   if (event.kind == EventKind::kInitialise) {
     bytes = {reinterpret_cast<const uint8_t*>(initial_.data() + segment_plan.begin),
@@ -254,7 +257,7 @@ absl::Status Replay::Apply(const Event& recorded) {
     start.waits[s] = false;
     if (event.kind == EventKind::kPush) {
       bytes = start.payload[s];
-      event.codec = static_cast<uint8_t>(push_codec.id());
+      event.codec = static_cast<uint8_t>(codecs_.Find(IsTrainable(s) ? options_.push_codec : "none")->id());
     }
   }
   if (!bytes.empty()) event.payload = {.pieces = {&bytes, 1}, .bytes = bytes.size()};
@@ -268,7 +271,7 @@ absl::Status Replay::Apply(const Event& recorded) {
     return Bad(recorded, absl::StrCat("the segment makes a ", std::string(ToString(event.kind)),
                                       " of it: was the job another one?"));
   }
-  reply_.resize(segment.ReplyBytes(static_cast<CodecId>(event.reply_codec)));
+  reply_.resize(segment_plan.elements * sizeof(float));
   Reply reply{.data = reply_.data()};
   const uint64_t version = segment.version();
   const Outcome outcome = segment.Apply(event, &reply);
@@ -304,7 +307,8 @@ absl::Status Replay::Apply(const Event& recorded) {
   sent.values.assign(held, held + segment_plan.elements);
   const ByteSpan payload(reply.data, reply.bytes);
   const absl::Status read =
-      reader_.Read(segment_plan, *FindCodec(reply.codec),
+      reader_.Read(segment_plan, *codecs_.Find(reply.codec),
+                   ReplyKey(options_.seed, s, event.worker, outcome.version),
                    {.pieces = {&payload, 1}, .bytes = payload.size()}, sent.values.data());
   if (!read.ok()) return Bad(recorded, std::string(read.message()));
   start.sent[s].push_back(std::move(sent));

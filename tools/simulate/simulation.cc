@@ -138,8 +138,6 @@ class Simulation {
                       const Reply& reply, double now);
   absl::Status TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome,
                          ByteSpan payload, CodecId codec);
-  // Room for a segment's reply, until the next one's.
-  uint8_t* ReplyMemory(uint32_t segment);
   absl::Status Acknowledge(uint32_t worker, double now);
   absl::Status Evaluate(double now);
   std::vector<float> Master() const;
@@ -159,6 +157,7 @@ class Simulation {
   std::vector<VirtualWorker> workers_;
   std::optional<VirtualNetwork> network_;
   std::optional<PushMeasures> measures_;
+  CodecSet codecs_;
   const Codec* reply_codec_ = nullptr;
   bool synchronous_ = false;
   uint64_t batches_per_epoch_ = 1;
@@ -209,7 +208,8 @@ absl::Status Simulation::Prepare() {
   const DealerOptions dealer = MakeDealerOptions(job_, batches_per_epoch_);
   if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
   dealer_ = std::make_unique<Dealer>(dealer);
-  reply_codec_ = FindCodec(job_.compression().reply());
+  codecs_ = CodecSet(client->codec_settings);
+  reply_codec_ = codecs_.Find(job_.compression().reply());
   if (RepairsSteps(*client)) steps_ = client->schedule.Steps();
   workers_.reserve(workers);
   for (uint32_t k = 0; k < workers; ++k) {
@@ -349,7 +349,8 @@ absl::Status Simulation::RepairSegments(uint32_t k, uint64_t step, bool with_sha
         plan.elements * sizeof(float));
     if (with_share) event.payload = {.pieces = {&share, 1}, .bytes = share.size()};
     if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-    Reply reply = {.data = ReplyMemory(s)};
+    reply_.resize(share.size());
+    Reply reply = {.data = reply_.data()};
     const Outcome outcome = segments_[s]->Apply(event, &reply);
     if (with_share) {
       worker.encoder.NoteRepaired(plan, step);
@@ -397,7 +398,8 @@ absl::Status Simulation::Read(uint32_t k, uint32_t s) {
   Event event = ReadEvent(k, s);
   // Statistics segments have no member bound; rounds have slots of members only.
   if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-  Reply reply = {.data = ReplyMemory(s)};
+  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  Reply reply = {.data = reply_.data()};
   const Outcome outcome = segments_[s]->Apply(event, &reply);
   return TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
 }
@@ -478,7 +480,9 @@ absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool 
         payload = {reinterpret_cast<const uint8_t*>(gradient), plan.elements * sizeof(float)};
       } else {
         payload_.resize(worker.encoder.EncodedBytes(plan));
-        worker.encoder.Encode(plan, gradient, payload_.data());
+        PushPlace place = {.worker = k, .sequence = event.sequence};
+        if (synchronous_) place.round = round;
+        worker.encoder.Encode(plan, place, gradient, payload_.data());
         payload = {payload_.data(), payload_.size()};
       }
       result_.push_bytes += payload.size();
@@ -573,7 +577,8 @@ absl::Status Simulation::Arrive(Event event, double now) {
   // Without a network the reply is written where the worker holds it.
   Reply reply;
   if (network_->costs() || reply_codec_->id() != CodecId::kNone) {
-    reply.data = ReplyMemory(event.segment);
+    reply_.resize(plan.elements * sizeof(float));
+    reply.data = reply_.data();
   } else {
     reply.data =
         reinterpret_cast<uint8_t*>(workers_[event.worker].parameters.data() + plan.begin);
@@ -588,10 +593,11 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
   const Event closed = {
       .kind = EventKind::kRoundClosed, .segment = s, .argument = segment.open_round()};
   Outcome outcome = segment.Apply(closed, nullptr);
+  reply_.resize(plan_.segments()[s].elements * sizeof(float));
   for (uint32_t k = 0; k < workers_.size(); ++k) {
     Event read = ReadEvent(k, s);
     if (const absl::Status status = segment.Admit(&read); !status.ok()) return status;
-    Reply reply = {.data = ReplyMemory(s)};
+    Reply reply = {.data = reply_.data()};
     outcome = segment.Apply(read, &reply);
     if (const absl::Status status = Answer(k, s, outcome, reply, now); !status.ok()) return status;
   }
@@ -621,13 +627,8 @@ absl::Status Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcom
   const SegmentPlan& plan = plan_.segments()[s];
   float* values = worker.parameters.data() + plan.begin;
   if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return absl::OkStatus();
-  return reader_.Read(plan, *FindCodec(codec), {.pieces = {&payload, 1}, .bytes = payload.size()},
-                      values);
-}
-
-uint8_t* Simulation::ReplyMemory(uint32_t s) {
-  reply_.resize(segments_[s]->ReplyBytes(reply_codec_->id()));
-  return reply_.data();
+  return reader_.Read(plan, *codecs_.Find(codec), ReplyKey(job_.seed(), s, k, outcome.version),
+                      {.pieces = {&payload, 1}, .bytes = payload.size()}, values);
 }
 
 // Every segment has answered: the batch is done.

@@ -23,6 +23,8 @@ using kernels::Isa;
 using kernels::IsaName;
 using kernels::ScopedIsa;
 
+constexpr CodecKey kKey = {.shared = 0x0123456789abcdef, .own = 0xfedcba9876543210};
+
 std::vector<Isa> AllIsas() {
   std::vector<Isa> isas = {Isa::kBaseline};
   for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
@@ -68,12 +70,14 @@ struct alignas(64) Scratch {
 
 std::vector<uint32_t> Decode(const Codec& codec, const uint8_t* in, uint32_t n) {
   Scratch scratch;
-  return Bits(codec.DecodeBlock(in, n, scratch.values), n);
+  return Bits(codec.DecodeBlock(in, n, kKey, scratch.values), n);
 }
 
 class CodecTest : public testing::TestWithParam<std::string_view> {
  protected:
-  const Codec& codec() { return *FindCodec(GetParam()); }
+  const Codec& codec() { return *codecs_.Find(GetParam()); }
+
+  const CodecSet codecs_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, CodecTest, testing::ValuesIn(CodecNames()),
@@ -119,7 +123,7 @@ TEST(CodecSizeTest, BytesOfABlock) {
 
 TEST_P(CodecTest, AnEmptyBlockListIsNoBytes) {
   EXPECT_EQ(EncodedBytes(codec(), {}), 0u);
-  EncodeSegment(codec(), {}, nullptr, nullptr, nullptr);
+  EncodeSegment(codec(), {}, nullptr, nullptr, kKey, nullptr);
 }
 
 TEST_P(CodecTest, ASegmentIsItsBlocksOneAfterAnother) {
@@ -132,11 +136,12 @@ TEST_P(CodecTest, ASegmentIsItsBlocksOneAfterAnother) {
   }
   whole_error = piece_error = error;
   std::vector<uint8_t> whole(EncodedBytes(codec(), blocks)), pieces;
-  EncodeSegment(codec(), blocks, values.data(), whole_error.data(), whole.data());
+  EncodeSegment(codec(), blocks, values.data(), whole_error.data(), kKey, whole.data());
   for (const Block& block : blocks) {
-    std::vector<uint8_t> piece(codec().BlockBytes(block.elements));
-    codec().EncodeBlock(values.data() + block.offset, piece_error.data() + block.offset,
-                        block.elements, piece.data());
+    const Codec& by = BlockCodec(codec(), block);
+    std::vector<uint8_t> piece(by.BlockBytes(block.elements));
+    by.EncodeBlock(values.data() + block.offset, piece_error.data() + block.offset,
+                        block.elements, BlockKey(kKey, block.offset), piece.data());
     pieces.insert(pieces.end(), piece.begin(), piece.end());
   }
   EXPECT_EQ(whole, pieces);
@@ -160,7 +165,7 @@ TEST_P(CodecTest, EveryPathGivesTheSameBits) {
         std::vector<uint8_t> expected(bytes);
         std::vector<float> expected_error = start;
         codec().EncodeBlockReference(values.data(), with_error ? expected_error.data() : nullptr,
-                                     n, expected.data());
+                                     n, kKey, expected.data());
         std::vector<uint32_t> expected_decoded;
         {
           ScopedIsa baseline(Isa::kBaseline);
@@ -173,7 +178,7 @@ TEST_P(CodecTest, EveryPathGivesTheSameBits) {
           std::vector<uint8_t> out(bytes + 9, 0xa5);
           std::vector<float> error = start;
           codec().EncodeBlock(values.data(), with_error ? error.data() : nullptr, n,
-                              out.data() + 1);
+                              kKey, out.data() + 1);
           ASSERT_EQ(std::vector<uint8_t>(out.begin() + 1, out.begin() + 1 + bytes), expected);
           ASSERT_EQ(Bits(error), Bits(expected_error));
           for (uint32_t i = bytes + 1; i < out.size(); ++i) ASSERT_EQ(out[i], 0xa5);
@@ -182,7 +187,7 @@ TEST_P(CodecTest, EveryPathGivesTheSameBits) {
 
           Scratch scratch;
           std::memset(&scratch, 0x5a, sizeof scratch);
-          codec().DecodeBlock(out.data() + 1, n, scratch.values);
+          codec().DecodeBlock(out.data() + 1, n, kKey, scratch.values);
           if (n < kMaxBlockElements) {
             ASSERT_EQ(std::bit_cast<uint32_t>(scratch.values[n]), 0x5a5a5a5au);
           }
@@ -203,9 +208,9 @@ TEST_P(CodecTest, ErrorIsWhatWasLost) {
         c[i] = values[i] + error[i];
       }
       std::vector<uint8_t> out(codec().BlockBytes(n));
-      codec().EncodeBlock(values.data(), error.data(), n, out.data());
+      codec().EncodeBlock(values.data(), error.data(), n, kKey, out.data());
       Scratch scratch;
-      const float* decoded = codec().DecodeBlock(out.data(), n, scratch.values);
+      const float* decoded = codec().DecodeBlock(out.data(), n, kKey, scratch.values);
       for (uint32_t i = 0; i < n; ++i) {
         ASSERT_EQ(std::bit_cast<uint32_t>(error[i]), std::bit_cast<uint32_t>(c[i] - decoded[i]))
             << "element " << i << " of " << n << ", c = " << c[i];
@@ -224,9 +229,9 @@ TEST_P(CodecTest, WhatIsSentAddsUp) {
   std::vector<uint8_t> out(codec().BlockBytes(kElements));
   constexpr int kPushes = 200;
   for (int push = 0; push < kPushes; ++push) {
-    codec().EncodeBlock(values.data(), error.data(), kElements, out.data());
+    codec().EncodeBlock(values.data(), error.data(), kElements, kKey, out.data());
     Scratch scratch;
-    const float* decoded = codec().DecodeBlock(out.data(), kElements, scratch.values);
+    const float* decoded = codec().DecodeBlock(out.data(), kElements, kKey, scratch.values);
     for (uint32_t i = 0; i < kElements; ++i) sent[i] += decoded[i];
   }
   for (uint32_t i = 0; i < kElements; ++i) {
@@ -243,8 +248,8 @@ TEST_P(CodecTest, DecodedValuesStayFinite) {
     ScopedIsa forced(isa);
     std::vector<float> error(values.size());
     std::vector<uint8_t> out(codec().BlockBytes(64));
-    codec().EncodeBlock(values.data(), error.data(), 64, out.data());
-    EXPECT_TRUE(codec().BlockIsFinite(out.data(), 64)) << IsaName(isa);
+    codec().EncodeBlock(values.data(), error.data(), 64, kKey, out.data());
+    EXPECT_EQ(codec().Fault(out.data(), 64), "") << IsaName(isa);
     for (const float e : error) EXPECT_TRUE(std::isfinite(e)) << IsaName(isa);
   }
 }
@@ -258,8 +263,8 @@ TEST_P(CodecTest, NonFiniteBytesAreFound) {
       std::vector<float> values(n, 1.0f);
       std::vector<uint8_t> room(codec().BlockBytes(n) + 1);
       uint8_t* good = room.data() + 1;  // unaligned on purpose
-      codec().EncodeBlock(values.data(), nullptr, n, good);
-      EXPECT_TRUE(codec().BlockIsFinite(good, n));
+      codec().EncodeBlock(values.data(), nullptr, n, kKey, good);
+      EXPECT_EQ(codec().Fault(good, n), "");
       for (uint32_t at = 0; at < (width == 0 ? 1 : n); ++at) {
         for (const float bad : {std::numeric_limits<float>::infinity(),
                                 -std::numeric_limits<float>::infinity(),
@@ -270,7 +275,7 @@ TEST_P(CodecTest, NonFiniteBytesAreFound) {
           // The upper half of these is non-finite in both 16-bit formats.
           if (width == 2) word >>= 16;
           std::memcpy(in + at * width, &word, width == 2 ? 2 : 4);
-          EXPECT_FALSE(codec().BlockIsFinite(in, n))
+          EXPECT_THAT(std::string(codec().Fault(in, n)), testing::HasSubstr("not finite"))
               << IsaName(isa) << " n=" << n << " at=" << at << " bad=" << bad;
         }
       }
@@ -281,7 +286,7 @@ TEST_P(CodecTest, NonFiniteBytesAreFound) {
 TEST_P(CodecTest, AlignedPlainBytesAreUsedInPlace) {
   alignas(64) uint8_t in[64] = {};
   Scratch scratch;
-  const float* decoded = codec().DecodeBlock(in, 4, scratch.values);
+  const float* decoded = codec().DecodeBlock(in, 4, kKey, scratch.values);
   if (codec().id() == CodecId::kNone) {
     EXPECT_EQ(static_cast<const void*>(decoded), in);
   } else {
