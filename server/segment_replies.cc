@@ -4,16 +4,16 @@
 // it carries C(r - x_i), r being what the rule sends, and both sides add the decoded
 // value to x_i with the same addition: x_i += C(r - x_i). Blocks that stay in full
 // precision (BlockCodec) carry r. What C loses stays in r - x_i, so that the next
-// difference brings it (after 1-bit Adam's error feedback, arXiv
-// 2102.02888, without an error vector: x_i is it).
+// difference brings it: error feedback as in 1-bit Adam (arXiv 2102.02888), but without an
+// error vector, since x_i is there.
 //
 // Both copies must be the same to the bit, so a difference is sent only where the worker
 // holds x_i for certain. It names what it holds by its version; a version says that as
-// long as a slot was sent one set of parameters at it. Whatever is sent twice at one
-// version (the answer to a duplicate or a lost read, a read without an update since, a
-// repair) leaves the slot unsure: the next reply is in full precision, at a version of
-// its own, and settles it. Reads and repairs have no sequence number by which a second
-// copy of them would be known, so they too are answered in full precision.
+// long as a slot was sent one set of parameters at it. Whatever is sent at a version for
+// the second time (the answer to a duplicate, a read without an update since, a repair)
+// leaves the slot unsure: the next reply is in full precision, at a version of its own,
+// and settles it. Reads and repairs are answered in full precision themselves: they are
+// where a worker begins anew.
 #include <algorithm>
 #include <cstring>
 
@@ -38,11 +38,11 @@ const Codec& Segment::ReplyCodec(const Event& event, const Slot& slot) const {
     return plain;
   }
   if (codec->replies_carry_values()) return *codec;
-  const bool push = event.kind == EventKind::kPush;
-  const bool numbered = push || event.kind == EventKind::kSkip || event.kind == EventKind::kDiscard;
-  const bool new_version = push || version_ != slot.version_sent;
-  const bool certain = options_.keep_all_held && slot.has_held && !slot.unsure;
-  return certain && numbered && new_version && !options_.synchronous ? *codec : plain;
+  if (!options_.keep_all_held || options_.synchronous || !slot.has_held || slot.unsure) return plain;
+  const bool skipped = event.kind == EventKind::kSkip || event.kind == EventKind::kDiscard;
+  const bool new_version =
+      event.kind == EventKind::kPush || (skipped && version_ != slot.version_sent);
+  return new_version ? *codec : plain;
 }
 
 Segment::Outgoing Segment::BeginReply(const Codec& codec, uint64_t version, uint32_t worker,
