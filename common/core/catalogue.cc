@@ -57,6 +57,9 @@ constexpr CodecTraits kCodecs[] = {
     {.name = "bf16", .replies_carry_values = true},
     {.name = "one_bit"},
     {.name = "one_bit_mean"},
+    {.name = "top_k", .fraction = true},
+    {.name = "random_k", .fraction = true},
+    {.name = "quantized", .bits = true},
 };
 
 constexpr std::string_view kModels[] = {"cnn", "mlp", "quadratic", "synthetic"};

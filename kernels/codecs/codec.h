@@ -28,13 +28,22 @@
 namespace foreshard {
 
 // The number on the wire; never reused.
-enum class CodecId : uint8_t { kNone = 0, kFp16 = 1, kBf16 = 2, kOneBit = 3, kOneBitMean = 4 };
+enum class CodecId : uint8_t {
+  kNone = 0,
+  kFp16 = 1,
+  kBf16 = 2,
+  kOneBit = 3,
+  kOneBitMean = 4,
+  kTopK = 5,
+  kRandomK = 6,
+  kQuantized = 7,
+};
 
 class Codec {
  public:
   virtual ~Codec() = default;
   virtual CodecId id() const = 0;
-  // The JobSpec's name: "none", "fp16", "bf16", "one_bit", "one_bit_mean".
+  // The JobSpec's name: "none", "one_bit_mean".
   virtual std::string_view name() const = 0;
   // How replies carry parameters in this codec: as they are where true, else as the
   // difference to those that the worker holds.
@@ -84,6 +93,7 @@ class CodecSet {
   const Codec* Find(CodecId id) const;
 
  private:
+  friend std::vector<std::string_view> CodecNames();
   std::vector<std::unique_ptr<const Codec>> made_;
 };
 

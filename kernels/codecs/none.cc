@@ -2,9 +2,9 @@
 // there was goes out with the push.
 #include <cstring>
 
+#include "kernels/codecs/faults.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/vector_math.h"
 
 namespace foreshard {
 namespace {
@@ -45,13 +45,7 @@ class None final : public Codec {
   }
 
   std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
-    float copy[kMaxBlockElements];
-    const auto* values = reinterpret_cast<const float*>(in);
-    if (reinterpret_cast<uintptr_t>(in) % alignof(float) != 0) {
-      std::memcpy(copy, in, BlockBytes(elements));
-      values = copy;
-    }
-    return kernels::AllFinite(values, elements) ? std::string_view() : kNotFinite;
+    return WordsFault(in, elements);
   }
 
   void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,

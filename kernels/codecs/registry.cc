@@ -1,11 +1,13 @@
 #include "kernels/codecs/registry.h"
 
+#include <cassert>
 #include <cstring>
 
 namespace foreshard {
 namespace {
 
 using CodecGetter = const Codec& (*)();
+using CodecMaker = std::unique_ptr<const Codec> (*)(const CodecSettings&);
 
 constexpr CodecGetter kCodecs[] = {
     NoneCodec,
@@ -14,6 +16,19 @@ constexpr CodecGetter kCodecs[] = {
     OneBitCodec,
     OneBitMeanCodec,
 };
+
+// Those with parameters.
+constexpr CodecMaker kMakers[] = {
+    MakeTopK,
+    MakeRandomK,
+    MakeQuantized,
+};
+
+// For what does not depend on settings.
+const CodecSet& DefaultSet() {
+  static const CodecSet set;
+  return set;
+}
 
 }  // namespace
 
@@ -31,7 +46,11 @@ const Codec* FindCodec(CodecId id) {
   return nullptr;
 }
 
-CodecSet::CodecSet(const CodecSettings& settings) { static_cast<void>(settings); }
+CodecSet::CodecSet(const CodecSettings& settings) {
+  assert(settings.fraction > 0 && settings.fraction <= 1);
+  assert(settings.bits >= kMinCodecBits && settings.bits <= kMaxCodecBits);
+  for (const CodecMaker make : kMakers) made_.push_back(make(settings));
+}
 
 const Codec* CodecSet::Find(std::string_view name) const {
   for (const auto& codec : made_) {
@@ -47,11 +66,12 @@ const Codec* CodecSet::Find(CodecId id) const {
   return FindCodec(id);
 }
 
-bool IsCodec(CodecId id) { return FindCodec(id) != nullptr; }
+bool IsCodec(CodecId id) { return DefaultSet().Find(id) != nullptr; }
 
 std::vector<std::string_view> CodecNames() {
   std::vector<std::string_view> names;
   for (const CodecGetter codec : kCodecs) names.push_back(codec().name());
+  for (const auto& codec : DefaultSet().made_) names.push_back(codec->name());
   return names;
 }
 

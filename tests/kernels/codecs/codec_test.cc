@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,20 @@ float Tame(uint64_t seed, uint64_t i) {
   return static_cast<float>(0.01 * (2 * RandomUniform(seed, 9, i) - 1));
 }
 
+enum class Kind { kTame, kWild, kCoarse, kEqual, kZero };
+
+float Value(Kind kind, uint64_t seed, uint64_t i) {
+  switch (kind) {
+    case Kind::kTame: return Tame(seed, i);
+    case Kind::kWild: return Wild(seed, i);
+    // Many ties.
+    case Kind::kCoarse: return 0.25f * static_cast<float>(static_cast<int>(RandomBits(seed, 10, i) % 7) - 3);
+    case Kind::kEqual: return -0.3f;
+    case Kind::kZero: break;
+  }
+  return i % 3 == 0 ? -0.0f : 0.0f;
+}
+
 std::vector<uint32_t> Bits(const float* values, size_t n) {
   std::vector<uint32_t> bits(n);
   for (size_t i = 0; i < n; ++i) bits[i] = std::bit_cast<uint32_t>(values[i]);
@@ -73,36 +88,105 @@ std::vector<uint32_t> Decode(const Codec& codec, const uint8_t* in, uint32_t n) 
   return Bits(codec.DecodeBlock(in, n, kKey, scratch.values), n);
 }
 
-class CodecTest : public testing::TestWithParam<std::string_view> {
- protected:
-  const Codec& codec() { return *codecs_.Find(GetParam()); }
-
-  const CodecSet codecs_;
+// A codec, with its parameters where it has some.
+struct Case {
+  std::string_view name;
+  CodecSettings settings;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, CodecTest, testing::ValuesIn(CodecNames()),
-                         [](const auto& info) { return std::string(info.param); });
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name << ", fraction " << c.settings.fraction << ", bits " << c.settings.bits;
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const CodecTraits& traits : Codecs()) {
+    if (traits.fraction) {
+      for (const float fraction : {1e-6f, 1.0f / 32, 0.1f, 0.75f, 1.0f}) {
+        cases.push_back({traits.name, {.fraction = fraction}});
+      }
+    } else if (traits.bits) {
+      for (uint32_t bits = kMinCodecBits; bits <= kMaxCodecBits; ++bits) {
+        cases.push_back({traits.name, {.bits = bits}});
+      }
+    } else {
+      cases.push_back({traits.name, {}});
+    }
+  }
+  return cases;
+}
+
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  std::string name(info.param.name);
+  const CodecTraits& traits = *FindCodecTraits(info.param.name);
+  if (traits.bits) name += "_" + std::to_string(info.param.settings.bits);
+  if (traits.fraction) {
+    name += "_" + std::to_string(static_cast<int>(1e6f * info.param.settings.fraction));
+  }
+  return name;
+}
+
+class CodecTest : public testing::TestWithParam<Case> {
+ protected:
+  const Codec& codec() { return *codecs_.Find(GetParam().name); }
+
+  // Where in the encoding of n elements floating-point words begin, and how long they are.
+  std::vector<uint32_t> WordOffsets(uint32_t n, uint32_t* width) {
+    *width = codec().id() == CodecId::kFp16 || codec().id() == CodecId::kBf16 ? 2 : 4;
+    const bool scaled = codec().id() == CodecId::kOneBit || codec().id() == CodecId::kOneBitMean ||
+                        codec().id() == CodecId::kQuantized;
+    if (scaled) return {0};
+    uint32_t at = 0;
+    if (codec().id() == CodecId::kTopK) at = codec().BlockBytes(n) / 3;  // indices come first
+    std::vector<uint32_t> offsets;
+    for (; at < codec().BlockBytes(n); at += *width) offsets.push_back(at);
+    return offsets;
+  }
+
+  const CodecSet codecs_{GetParam().settings};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, CodecTest, testing::ValuesIn(Cases()), CaseName);
 
 TEST(CodecRegistryTest, IsTheCatalogue) {
+  const CodecSet codecs;
   std::vector<std::string_view> names;
   for (const CodecTraits& traits : Codecs()) {
     names.push_back(traits.name);
-    const Codec* codec = FindCodec(traits.name);
+    const Codec* codec = codecs.Find(traits.name);
     ASSERT_NE(codec, nullptr) << traits.name;
     EXPECT_EQ(codec->name(), traits.name);
     EXPECT_EQ(codec->replies_carry_values(), traits.replies_carry_values) << traits.name;
-    EXPECT_EQ(FindCodec(codec->id()), codec) << traits.name;
+    EXPECT_EQ(codecs.Find(codec->id()), codec) << traits.name;
+    EXPECT_TRUE(IsCodec(codec->id())) << traits.name;
+    // Only those without parameters are there without settings.
+    EXPECT_EQ(FindCodec(traits.name), traits.fraction || traits.bits ? nullptr : codec);
+    EXPECT_EQ(FindCodec(codec->id()), FindCodec(traits.name)) << traits.name;
   }
   EXPECT_EQ(CodecNames(), names);
 }
 
 TEST(CodecRegistryTest, UnknownCodecsAreNull) {
-  EXPECT_EQ(FindCodec("two_bit"), nullptr);
-  EXPECT_EQ(FindCodec(""), nullptr);
-  EXPECT_EQ(FindCodec(static_cast<CodecId>(200)), nullptr);
+  const CodecSet codecs;
+  EXPECT_EQ(codecs.Find("two_bit"), nullptr);
+  EXPECT_EQ(codecs.Find(""), nullptr);
+  EXPECT_EQ(codecs.Find(static_cast<CodecId>(200)), nullptr);
+  EXPECT_FALSE(IsCodec(static_cast<CodecId>(8)));
+}
+
+TEST(CodecRegistryTest, CodecsLiveAsLongAsTheirSet) {
+  CodecSet codecs({.fraction = 0.5f, .bits = 3});
+  const Codec* top_k = codecs.Find("top_k");
+  const CodecSet moved = std::move(codecs);
+  EXPECT_EQ(moved.Find("top_k"), top_k);
+  EXPECT_EQ(top_k->BlockBytes(10), 5 * 6u);
 }
 
 TEST(CodecRegistryTest, NumbersOnTheWireStay) {
+  const CodecSet codecs;
+  EXPECT_EQ(static_cast<int>(codecs.Find("top_k")->id()), 5);
+  EXPECT_EQ(static_cast<int>(codecs.Find("random_k")->id()), 6);
+  EXPECT_EQ(static_cast<int>(codecs.Find("quantized")->id()), 7);
   EXPECT_EQ(static_cast<int>(FindCodec("none")->id()), 0);
   EXPECT_EQ(static_cast<int>(FindCodec("fp16")->id()), 1);
   EXPECT_EQ(static_cast<int>(FindCodec("bf16")->id()), 2);
@@ -119,6 +203,63 @@ TEST(CodecSizeTest, BytesOfABlock) {
   EXPECT_EQ(FindCodec("none")->BlockBytes(3), 12u);
   EXPECT_EQ(FindCodec("fp16")->BlockBytes(3), 6u);
   EXPECT_EQ(FindCodec("bf16")->BlockBytes(3), 6u);
+  const CodecSet codecs({.fraction = 0.25f, .bits = 3});
+  for (const auto& [elements, selected] : std::vector<std::pair<uint32_t, uint32_t>>{
+           {0, 0}, {1, 1}, {2, 1}, {5, 1}, {6, 2}, {9, 2}, {10, 3}, {4096, 1024}}) {
+    EXPECT_EQ(codecs.Find("top_k")->BlockBytes(elements), 6 * selected) << elements;
+    EXPECT_EQ(codecs.Find("random_k")->BlockBytes(elements), 4 * selected) << elements;
+  }
+  EXPECT_EQ(codecs.Find("quantized")->BlockBytes(1), 5u);
+  EXPECT_EQ(codecs.Find("quantized")->BlockBytes(8), 7u);
+  EXPECT_EQ(codecs.Find("quantized")->BlockBytes(9), 8u);
+  EXPECT_EQ(codecs.Find("quantized")->BlockBytes(4096), 1540u);
+}
+
+// What must stay in full precision does, and what would not get shorter.
+TEST(BlockCodecTest, FullPrecision) {
+  const CodecSet codecs({.fraction = 0.5f, .bits = 8});
+  const Codec* none = FindCodec("none");
+  const auto of = [&](std::string_view name, uint32_t elements, bool full = false) {
+    return &BlockCodec(*codecs.Find(name), {.elements = elements, .full = full});
+  };
+  for (const std::string_view name : CodecNames()) {
+    EXPECT_EQ(of(name, 100), codecs.Find(name)) << name;
+    EXPECT_EQ(of(name, 100, true), none) << name;
+  }
+  EXPECT_EQ(of("one_bit", 1), none);  // 5 bytes instead of 4
+  EXPECT_EQ(of("one_bit", 2), codecs.Find("one_bit"));
+  EXPECT_EQ(of("top_k", 1), none);
+  EXPECT_EQ(of("random_k", 1), none);
+  EXPECT_EQ(of("random_k", 3), codecs.Find("random_k"));
+  EXPECT_EQ(of("quantized", 1), none);
+  EXPECT_EQ(of("fp16", 1), codecs.Find("fp16"));
+
+  // Values and error of a full block are those of `none`; the bytes of a segment never
+  // exceed fp32.
+  const std::vector<Block> blocks = {{.offset = 0, .elements = 1},
+                                     {.offset = 1, .elements = 40, .full = true},
+                                     {.offset = 41, .elements = 100},
+                                     {.offset = 141, .elements = 2}};
+  for (const std::string_view name : CodecNames()) {
+    const Codec& codec = *codecs.Find(name);
+    std::vector<float> values(143), error(143), decoded(143);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = Tame(1, i);
+      error[i] = Tame(2, i);
+    }
+    const std::vector<float> before = error;
+    std::vector<uint8_t> bytes(EncodedBytes(codec, blocks));
+    EXPECT_LE(bytes.size(), 4 * values.size()) << name;
+    EncodeSegment(codec, blocks, values.data(), error.data(), kKey, bytes.data());
+    DecodeSegment(codec, blocks, bytes.data(), kKey, decoded.data());
+    for (size_t i = 0; i < 143; ++i) {
+      const float c = values[i] + before[i];
+      ASSERT_EQ(error[i], c - decoded[i]) << name << " " << i;
+      if (blocks[1].offset <= i && i < blocks[2].offset) {
+        ASSERT_EQ(decoded[i], c) << name << " " << i;
+      }
+    }
+  }
 }
 
 TEST_P(CodecTest, AnEmptyBlockListIsNoBytes) {
@@ -154,12 +295,13 @@ TEST_P(CodecTest, EveryPathGivesTheSameBits) {
   std::vector<uint32_t> sizes = {127, 128, 129, 1000, 4081, 4095, 4096};
   for (uint32_t n = 1; n <= 65; ++n) sizes.push_back(n);
   for (const uint32_t n : sizes) {
-    for (const bool wild : {false, true}) {
+    for (const Kind kind : {Kind::kTame, Kind::kWild, Kind::kCoarse, Kind::kEqual, Kind::kZero}) {
       for (const bool with_error : {false, true}) {
         std::vector<float> values(n + 1), start(n + 1);
         for (uint32_t i = 0; i <= n; ++i) {
-          values[i] = wild ? Wild(n, i) : Tame(n, i);
-          start[i] = Tame(n + 1, i);
+          values[i] = Value(kind, n, i);
+          start[i] = kind == Kind::kTame || kind == Kind::kWild ? Tame(n + 1, i)
+                                                                : Value(kind, n + 1, i);
         }
         const uint32_t bytes = codec().BlockBytes(n);
         std::vector<uint8_t> expected(bytes);
@@ -173,7 +315,7 @@ TEST_P(CodecTest, EveryPathGivesTheSameBits) {
         }
         for (const Isa isa : AllIsas()) {
           SCOPED_TRACE(std::string(IsaName(isa)) + " n=" + std::to_string(n) +
-                       (wild ? " wild" : " tame") + (with_error ? " with error" : ""));
+                       " kind " + std::to_string(static_cast<int>(kind)) + (with_error ? " with error" : ""));
           ScopedIsa forced(isa);
           std::vector<uint8_t> out(bytes + 9, 0xa5);
           std::vector<float> error = start;
@@ -225,17 +367,24 @@ TEST_P(CodecTest, WhatIsSentAddsUp) {
   constexpr uint32_t kElements = 257;
   std::vector<float> values(kElements), error(kElements);
   std::vector<double> sent(kElements);
+  float largest = 0;
   for (uint32_t i = 0; i < kElements; ++i) values[i] = Tame(3, i);
   std::vector<uint8_t> out(codec().BlockBytes(kElements));
   constexpr int kPushes = 200;
   for (int push = 0; push < kPushes; ++push) {
-    codec().EncodeBlock(values.data(), error.data(), kElements, kKey, out.data());
+    const CodecKey key = BlockKey(kKey, push);
+    codec().EncodeBlock(values.data(), error.data(), kElements, key, out.data());
     Scratch scratch;
-    const float* decoded = codec().DecodeBlock(out.data(), kElements, kKey, scratch.values);
-    for (uint32_t i = 0; i < kElements; ++i) sent[i] += decoded[i];
+    const float* decoded = codec().DecodeBlock(out.data(), kElements, key, scratch.values);
+    for (uint32_t i = 0; i < kElements; ++i) {
+      sent[i] += decoded[i];
+      largest = std::max({largest, std::fabs(error[i]), std::fabs(error[i] + decoded[i])});
+    }
   }
+  // c and the new error are each rounded once a push.
+  const double rounding = kPushes * 0x1p-24 * largest;
   for (uint32_t i = 0; i < kElements; ++i) {
-    EXPECT_NEAR(sent[i] + error[i], kPushes * static_cast<double>(values[i]), 2e-6) << i;
+    EXPECT_NEAR(sent[i] + error[i], kPushes * static_cast<double>(values[i]), rounding) << i;
   }
 }
 
@@ -256,7 +405,6 @@ TEST_P(CodecTest, DecodedValuesStayFinite) {
 
 // Puts each non-finite word into each place it can have.
 TEST_P(CodecTest, NonFiniteBytesAreFound) {
-  const uint32_t width = codec().BlockBytes(2) - codec().BlockBytes(1);  // 0: only the scale counts
   for (const Isa isa : AllIsas()) {
     ScopedIsa forced(isa);
     for (const uint32_t n : {1u, 2u, 15u, 16u, 33u, 100u}) {
@@ -265,7 +413,8 @@ TEST_P(CodecTest, NonFiniteBytesAreFound) {
       uint8_t* good = room.data() + 1;  // unaligned on purpose
       codec().EncodeBlock(values.data(), nullptr, n, kKey, good);
       EXPECT_EQ(codec().Fault(good, n), "");
-      for (uint32_t at = 0; at < (width == 0 ? 1 : n); ++at) {
+      uint32_t width;
+      for (const uint32_t at : WordOffsets(n, &width)) {
         for (const float bad : {std::numeric_limits<float>::infinity(),
                                 -std::numeric_limits<float>::infinity(),
                                 std::numeric_limits<float>::quiet_NaN()}) {
@@ -274,7 +423,7 @@ TEST_P(CodecTest, NonFiniteBytesAreFound) {
           auto word = std::bit_cast<uint32_t>(bad);
           // The upper half of these is non-finite in both 16-bit formats.
           if (width == 2) word >>= 16;
-          std::memcpy(in + at * width, &word, width == 2 ? 2 : 4);
+          std::memcpy(in + at, &word, width);
           EXPECT_THAT(std::string(codec().Fault(in, n)), testing::HasSubstr("not finite"))
               << IsaName(isa) << " n=" << n << " at=" << at << " bad=" << bad;
         }
