@@ -279,14 +279,11 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
     return absl::InvalidArgumentError(
         absl::StrCat("segment ", header.segment(), ", worker ", header.worker(), ": ", what...));
   };
-  if (header.codec() > 255 || FindCodec(static_cast<CodecId>(header.codec())) == nullptr) {
+  if (header.codec() > 255 || !IsCodec(static_cast<CodecId>(header.codec()))) {
     return bad("codec ", header.codec(), " is unknown to this server");
   }
-  const Codec* reply_codec = header.reply_codec() > 255
-                                 ? nullptr
-                                 : FindCodec(static_cast<CodecId>(header.reply_codec()));
-  if (reply_codec == nullptr || !reply_codec->for_replies()) {
-    return bad("codec ", header.reply_codec(), " is none that a reply can have");
+  if (header.reply_codec() != 0 && header.reply_codec() != call.cell->reply_codec) {
+    return bad("codec ", header.reply_codec(), " is none that a reply of this job can have");
   }
   const Payload payload = call.request.payload();
   Event& event = call.event;
@@ -393,6 +390,8 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
   header.set_version(outcome.version);
   header.set_clock(outcome.clock);
   header.set_codec(static_cast<uint32_t>(parameters.codec));
+  header.set_delta(parameters.delta);
+  header.set_delta_base(parameters.delta_base);
   header.set_lag(outcome.lag);
   header.set_learning_rate(outcome.eta);
   header.set_gap_squares(static_cast<float>(outcome.gap_squares));

@@ -67,9 +67,9 @@ absl::Status Segment::AdmitToRound(Event* event) const {
     const auto codec = static_cast<CodecId>(event->codec);
     if (codec != CodecId::kNone && (!Frozen() || folds() || codec != options_.squeeze.codec)) {
       return absl::InvalidArgumentError(refused(
-          "contributes to round ", round, " as '", std::string(FindCodec(codec)->name()), "', which must be ",
+          "contributes to round ", round, " as '", std::string(codecs_.Find(codec)->name()), "', which must be ",
           Frozen() && !folds()
-              ? absl::StrCat("'", std::string(FindCodec(options_.squeeze.codec)->name()), "' or 'none'")
+              ? absl::StrCat("'", std::string(codecs_.Find(options_.squeeze.codec)->name()), "' or 'none'")
               : absl::StrCat("in full precision ('none'): ",
                              Frozen() ? "errors are folded in it" : "the variance is not frozen yet")));
     }
@@ -148,7 +148,7 @@ Outcome Segment::NoteLate(const Event& event, Reply* reply) {
     WriteRound(event, reply, &outcome);
   } else {
     WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot,
-                    CodecId::kNone, &slot, reply);
+                    *codecs_.Find(CodecId::kNone), &slot, reply);
   }
   return outcome;
 }
@@ -237,7 +237,8 @@ void Segment::ChangePhase(Phase phase) {
   result_.clear();
 }
 
-void Segment::SumContributions(const Block& block, absl::Span<const uint8_t*> cursors, float* sum) const {
+void Segment::SumContributions(const Block& block, const CodecKey& key,
+                               absl::Span<const uint8_t*> cursors, float* sum) const {
   // In slot order, so that a round gives the same bits whoever came first.
   std::fill_n(sum, block.elements, 0.0f);
   float* const scratch = ThreadScratch().other;
@@ -245,9 +246,9 @@ void Segment::SumContributions(const Block& block, absl::Span<const uint8_t*> cu
   for (const Slot& slot : slots_) {
     if (!slot.in_round) continue;
     if (slot.has_pending) {
-      const Codec& codec = *FindCodec(static_cast<CodecId>(slot.pending_codec));
+      const Codec& codec = BlockCodec(*codecs_.Find(static_cast<CodecId>(slot.pending_codec)), block);
       const uint8_t*& bytes = cursors[k++];
-      kernels::Add(sum, codec.DecodeBlock(bytes, block.elements, scratch), block.elements);
+      kernels::Add(sum, codec.DecodeBlock(bytes, block.elements, key, scratch), block.elements);
       bytes += codec.BlockBytes(block.elements);
     } else if (Frozen()) {
       squeeze_->AddAbsent(RunOf(block), sum);
@@ -266,18 +267,23 @@ Outcome Segment::CloseRound() {
         .worker = kNoWorker, .eta = Eta(), .version = version_, .contributors = contributors};
     // Frozen, an absent member counts; else the mean is of those that are there.
     const float share = 1.0f / static_cast<float>(Frozen() ? round_members_ : contributors);
-    const Codec& codec = *FindCodec(options_.squeeze.codec);
+    const Codec& codec = *codecs_.Find(options_.squeeze.codec);
+    // What is needed to decode is the same for all workers of a round.
+    const CodecKey push_key = PushKey(options_.seed, options_.plan.id, {.round = open_round_});
+    const CodecKey result_key = ResultKey(options_.seed, options_.plan.id, version_ + 1);
     float* const mean = ThreadScratch().gradient;
     result_folded_ = folds();
     if (Frozen()) result_.resize(EncodedBytes(codec, options_.plan.blocks));
     uint8_t* result = result_.data();
     rule_->Begin(context);
     for (const Block& block : options_.plan.blocks) {
-      SumContributions(block, absl::MakeSpan(cursors), mean);
+      SumContributions(block, BlockKey(push_key, block.offset), absl::MakeSpan(cursors), mean);
       kernels::Scale(mean, share, block.elements);
       if (Frozen()) {
-        squeeze_->Close(context, RunOf(block), codec, mean, theta_.data(), result);
-        result += codec.BlockBytes(block.elements);
+        const Codec& by = BlockCodec(codec, block);
+        squeeze_->Close(context, RunOf(block), by, BlockKey(result_key, block.offset), mean, theta_.data(),
+                        result);
+        result += by.BlockBytes(block.elements);
       } else {
         rule_->Update(context, RunOf(block), mean, theta_.data(), nullptr);
       }

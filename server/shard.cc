@@ -129,6 +129,7 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
         shard_, Mebibytes(made->memory_bytes), job_.update().rule(),
         job_.training().max_workers(), options.size(), Mebibytes(available)));
   }
+  const CodecId reply_codec = CodecSet().Find(job_.compression().reply())->id();
   made->first_segment = options.empty() ? 0 : options.front().plan.id;
   for (const SegmentOptions& segment_options : options) {
     absl::StatusOr<std::unique_ptr<Segment>> segment = Segment::Create(segment_options);
@@ -138,6 +139,7 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
     cell->checks = segment->get();
     cell->trainable = cell->plan->kind == TensorKind::kTrainable;
     cell->synchronous = segment_options.synchronous;
+    cell->reply_codec = static_cast<uint8_t>(reply_codec);
     cell->reply_bytes = (*segment)->max_reply_bytes();
     absl::MutexLock lock(&cell->mutex);
     cell->segment = *std::move(segment);

@@ -57,6 +57,7 @@ class Shard {
     const Segment* checks = nullptr;  // for CheckPayload, which reads no state
     bool trainable = false;
     bool synchronous = false;
+    uint8_t reply_codec = 0;   // the job's, a CodecId
     uint64_t reply_bytes = 0;  // at most
   };
 

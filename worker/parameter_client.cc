@@ -41,14 +41,16 @@ absl::Status CheckOptions(const ParameterClientOptions& options) {
         options.servers.size(), " server addresses for a job with servers.shards: ",
         options.plan.shards(), "; give one address for each shard, in their order"));
   }
+  const CodecSet codecs(options.codec_settings);
   for (const std::string& name : {options.push_codec, options.reply_codec}) {
-    if (FindCodec(name) == nullptr) {
+    if (codecs.Find(name) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("there is no codec '", name, "'"));
     }
   }
-  if (!FindCodec(options.reply_codec)->for_replies()) {
+  if (options.synchronous && !codecs.Find(options.reply_codec)->replies_carry_values()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("codec '", options.reply_codec, "' cannot carry replies"));
+        absl::StrCat("codec '", options.reply_codec,
+                     "' carries differences to what one worker holds, which rounds do not have"));
   }
   if (options.window == 0 || options.statistics_interval_steps == 0) {
     return absl::InvalidArgumentError(
@@ -330,7 +332,9 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
   const bool reader = options.hello.reader();
   return {.rule = reader ? "" : options.rule,
           .half = options.half,
-          .codec = reader ? FindCodec(CodecId::kNone) : FindCodec(options.push_codec),
+          .codec = reader ? "none" : options.push_codec,
+          .codec_settings = options.codec_settings,
+          .seed = options.seed,
           .schedule = options.schedule,
           .trainable_elements = options.schema.trainable_elements(),
           .segments = options.plan.segments().size(),

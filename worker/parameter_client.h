@@ -76,7 +76,9 @@ struct ParameterClientOptions {
   WorkerHalfSettings half;
   std::optional<SqueezeReplicaOptions> squeeze;  // as PushEncoderOptions::squeeze
   std::string push_codec = "none";
-  std::string reply_codec = "none";
+  std::string reply_codec = "none";  // not every one in synchronous modes
+  CodecSettings codec_settings;
+  uint64_t seed = 0;  // the job's
   bool synchronous = false;
   uint32_t statistics_interval_steps = 10;
   double connect_seconds = 60;  // bound on every wait for a server
@@ -168,7 +170,8 @@ class ParameterClient : public ParameterGate {
 
   // The whole flat vector, running statistics last. Elements may be read once the
   // gate has let them through; all of them after Pull or Finish. Between steps
-  // the caller may overwrite values for its own use until the next Pull.
+  // the caller may overwrite values for its own use until the next Pull(kAsSent), and
+  // may not push before it: replies may be differences to what is there.
   virtual float* parameters() = 0;
 
   // The schedule clock of a segment as its server last said: the highest ticket that it

@@ -25,6 +25,7 @@
 #include "worker/exchange_calls.h"
 #include "worker/parameter_client.h"
 #include "worker/push_encoder.h"
+#include "worker/reply_reader.h"
 
 namespace foreshard {
 
@@ -92,6 +93,8 @@ class SegmentExchange : public ExchangeHandler {
     const SegmentPlan* plan = nullptr;
     uint64_t sequence = 0;      // of the last PUSH or SKIP
     uint64_t held_version = 0;  // of the last parameters read
+    // They are those that the server sent this worker, to which differences may be added.
+    bool as_sent = false;
     uint64_t clock = 0;         // highest ticket the server has said
     uint64_t round = 0;         // the open one, as the server last said
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
@@ -111,6 +114,8 @@ class SegmentExchange : public ExchangeHandler {
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a push of the segment under way is told from others by.
+  PushPlace Place(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasPayload(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool BringsShare(const SegmentState& segment, uint64_t step) {
@@ -131,12 +136,12 @@ class SegmentExchange : public ExchangeHandler {
   const ParameterClientOptions& options_;
   const std::vector<uint64_t> server_incarnations_;
   const std::function<absl::Status(uint32_t)> restarted_;
+  const CodecSet codecs_;
   const Codec* const plain_;
   const Codec* const reply_codec_;
   std::vector<float> parameters_;
   PushEncoder encoder_;
-  std::vector<float> scratch_;
-  std::vector<uint8_t> straddle_;
+  ReplyReader reader_;
   BufferPool pool_;
 
   // The protocol state; held while a message is made or read.

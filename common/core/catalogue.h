@@ -39,8 +39,12 @@ struct RuleTraits {
 
 struct CodecTraits {
   std::string_view name;  // as in the JobSpec
-  bool for_pushes = false;
-  bool for_replies = false;
+  // Of replies: parameters as they are, else the difference to those that the worker
+  // holds, of which the server keeps a copy.
+  bool replies_carry_values = false;
+  // Whether it has this setting of CodecSettings.
+  bool fraction = false;
+  bool bits = false;
 };
 
 absl::Span<const RuleTraits> Rules();

@@ -55,7 +55,17 @@ ShardPlanOptions MakePlanOptions(const v1::JobSpec& job) {
   options.shards = job.servers().shards();
   options.segment_elements = job.servers().segment_elements();
   options.block_elements = job.compression().block_elements();
+  const auto& patterns = job.compression().full_precision();
+  options.full_precision.assign(patterns.begin(), patterns.end());
+  options.full_precision_below = job.compression().full_precision_below();
   return options;
+}
+
+CodecSettings MakeCodecSettings(const v1::JobSpec& job) {
+  CodecSettings settings;
+  if (job.compression().fraction() != 0) settings.fraction = job.compression().fraction();
+  if (job.compression().bits() != 0) settings.bits = job.compression().bits();
+  return settings;
 }
 
 v1::ModelSchema ToProto(const Schema& schema) {

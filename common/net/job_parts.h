@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/core/codec_settings.h"
 #include "common/core/schedule.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
@@ -34,6 +35,8 @@ uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
 Schedule MakeSchedule(const v1::JobSpec& job, uint64_t batches_per_epoch);
 
 ShardPlanOptions MakePlanOptions(const v1::JobSpec& job);
+
+CodecSettings MakeCodecSettings(const v1::JobSpec& job);
 
 v1::ModelSchema ToProto(const Schema& schema);
 // INVALID_ARGUMENT as Schema::Create.

@@ -437,23 +437,34 @@ void CheckSchedule(const v1::JobSpec& job, Problems* problems) {
   }
 }
 
-void CheckCodec(absl::string_view field, const std::string& name, bool CodecTraits::*usable,
-                Problems* problems) {
-  const CodecTraits* codec = FindCodecTraits(name);
-  if (codec != nullptr && codec->*usable) return;
+void CheckCodec(absl::string_view field, const std::string& name, Problems* problems) {
+  if (FindCodecTraits(name) != nullptr) return;
   std::vector<std::string> names;
-  for (const CodecTraits& traits : Codecs()) {
-    if (traits.*usable) names.push_back(Text(traits.name));
-  }
+  for (const CodecTraits& traits : Codecs()) names.push_back(Text(traits.name));
   problems->Add(field, absl::StrCat("'", name, "'"),
                 absl::StrCat("choose one of: ", absl::StrJoin(names, ", ")));
+}
+
+// Replies that carry differences to what each worker holds.
+void CheckReplies(const v1::JobSpec& job, Problems* problems) {
+  const std::string& name = job.compression().reply();
+  CheckCodec("compression.reply", name, problems);
+  const CodecTraits* codec = FindCodecTraits(name);
+  const RuleTraits* rule = FindRule(job.update().rule());
+  if (codec == nullptr || codec->replies_carry_values || rule == nullptr || rule->elastic) return;
+  if (rule->synchronous) {
+    problems->Add("compression.reply", absl::StrCat("'", name, "'"),
+                  absl::StrCat("it carries the difference to what one worker holds, and a round of ",
+                               job.update().rule(),
+                               " sends all members the same; say none, fp16 or bf16"));
+  }
 }
 
 void CheckServers(const v1::JobSpec& job, Problems* problems) {
   const v1::ServersSpec& servers = job.servers();
   const v1::CompressionSpec& compression = job.compression();
-  CheckCodec("compression.push", compression.push(), &CodecTraits::for_pushes, problems);
-  CheckCodec("compression.reply", compression.reply(), &CodecTraits::for_replies, problems);
+  CheckCodec("compression.push", compression.push(), problems);
+  CheckReplies(job, problems);
   problems->CheckCount("compression.block_elements", compression.block_elements(), 1,
                        kMaxBlockElements);
   problems->CheckCount("servers.shards", servers.shards(), 1, kMaxShards);

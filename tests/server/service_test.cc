@@ -341,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(
                     [](auto& h, auto&) { h.set_codec(77); }},
         BadExchange{"wide_codec", Code::kInvalidArgument, "codec 256 is unknown",
                     [](auto& h, auto&) { h.set_codec(256); }},
-        BadExchange{"reply_codec", Code::kInvalidArgument, "codec 3 is none that a reply can have",
+        BadExchange{"reply_codec", Code::kInvalidArgument, "codec 3 is none that a reply of this job can have",
                     [](auto& h, auto&) { h.set_reply_codec(3); }},
         BadExchange{"nan", Code::kInvalidArgument, "not finite, element 77",
                     [](auto&, auto& p) { PutFloat(p, 77, std::nanf("")); }},

@@ -38,6 +38,8 @@ class FakeShard final : public v1::ParameterServer::Service,
     uint64_t tickets = 0;
     uint32_t epochs = 1;
     bool hold_tickets = false;  // as after HoldTicketsBack(true)
+    CodecSettings codec_settings;
+    uint64_t seed = 0;
   };
   struct State {
     std::vector<float> values;
@@ -361,19 +363,16 @@ class FakeShard final : public v1::ParameterServer::Service,
 
   void Apply(const v1::ExchangeHeader& header, ByteSpan bytes, State* state) {
     const SegmentPlan& plan = plan_.segments()[header.segment()];
-    const Codec& codec = *FindCodec(static_cast<CodecId>(header.codec()));
-    const std::vector<ByteSpan> pieces = {bytes};
-    PayloadReader reader(Payload{pieces, bytes.size()});
-    alignas(64) uint8_t straddle[kMaxBlockElements * 4];
-    alignas(64) float scratch[kMaxBlockElements];
-    for (const Block& block : plan.blocks) {
-      const uint8_t* run = reader.Next(codec.BlockBytes(block.elements), straddle);
-      const float* values = codec.DecodeBlock(run, block.elements, scratch);
-      for (uint32_t k = 0; k < block.elements; ++k) {
-        float& theta = state->values[block.offset + k];
-        // Statistics: what was pushed, to look at.
-        theta = plan.kind == TensorKind::kStatistic ? values[k] : theta - options_.eta * values[k];
-      }
+    const Codec& codec = *codecs_.Find(static_cast<CodecId>(header.codec()));
+    PushPlace place = {.worker = header.worker(), .sequence = header.sequence()};
+    if (options_.synchronous) place.round = header.round();
+    std::vector<float> values(plan.elements);
+    DecodeSegment(codec, plan.blocks, bytes.data(), PushKey(options_.seed, plan.id, place),
+                  values.data());
+    for (uint64_t k = 0; k < plan.elements; ++k) {
+      float& theta = state->values[k];
+      // Statistics: what was pushed, to look at.
+      theta = plan.kind == TensorKind::kStatistic ? values[k] : theta - options_.eta * values[k];
     }
     ++state->version;
     ++state->applied;
@@ -383,17 +382,18 @@ class FakeShard final : public v1::ParameterServer::Service,
     const SegmentPlan& plan = plan_.segments()[header.segment()];
     const bool full = reply->header().result() == v1::ReplyHeader::DUPLICATE;
     const Codec& codec =
-        *FindCodec(full ? CodecId::kNone : static_cast<CodecId>(header.reply_codec()));
+        *codecs_.Find(full ? CodecId::kNone : static_cast<CodecId>(header.reply_codec()));
     std::string& payload = *reply->mutable_payload();
     payload.resize(EncodedBytes(codec, plan.blocks));
     auto* bytes = reinterpret_cast<uint8_t*>(payload.data());
-    EncodeSegment(codec, plan.blocks, state.values.data(), nullptr, bytes);
+    EncodeSegment(codec, plan.blocks, state.values.data(), nullptr, {}, bytes);
     reply->mutable_header()->set_codec(static_cast<uint32_t>(codec.id()));
     reply->mutable_header()->set_checksum(Checksum(ByteSpan(bytes, payload.size())));
   }
 
   const ShardPlan plan_;
   const Options options_;
+  const CodecSet codecs_{options_.codec_settings};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 

@@ -122,14 +122,14 @@ TEST_P(GoldenTest, Bytes) {
       SCOPED_TRACE(std::string(golden.name) + ", " + std::string(codec.name()));
       std::vector<uint8_t> out(codec.BlockBytes(n));
       std::vector<float> error(n, 0.0f);
-      codec.EncodeBlock(golden.values.data(), nullptr, n, out.data());
+      codec.EncodeBlock(golden.values.data(), nullptr, n, {}, out.data());
       EXPECT_EQ(Hex(out.data(), out.size()), expected[i]);
-      codec.EncodeBlockReference(golden.values.data(), nullptr, n, out.data());
+      codec.EncodeBlockReference(golden.values.data(), nullptr, n, {}, out.data());
       EXPECT_EQ(Hex(out.data(), out.size()), expected[i]);
 
       // -0 + 0 is +0, so zeros in the error hide the signs of zeros in the values.
       if (golden.name == std::string("zeros of both signs")) error.assign(n, -0.0f);
-      codec.EncodeBlock(golden.values.data(), error.data(), n, out.data());
+      codec.EncodeBlock(golden.values.data(), error.data(), n, {}, out.data());
       if (codec.id() == CodecId::kOneBit) {
         EXPECT_EQ(Hex(out.data(), out.size()), expected[i]);
         EXPECT_EQ(Hex(error.data(), n * sizeof(float)), golden.one_bit_error);
@@ -161,7 +161,7 @@ TEST_P(GoldenTest, WholeBlock) {
         values[i] = static_cast<float>((uniform - 0.5) * (i % 64 == 0 ? 16 : 0.25));
       }
       std::vector<uint8_t> out(codec.BlockBytes(kMaxBlockElements));
-      codec.EncodeBlock(values.data(), error.data(), kMaxBlockElements, out.data());
+      codec.EncodeBlock(values.data(), error.data(), kMaxBlockElements, {}, out.data());
       bytes.insert(bytes.end(), out.begin(), out.end());
     }
     EXPECT_EQ(Checksum(ByteSpan(bytes)), expected[id]) << codec.name();
@@ -187,7 +187,7 @@ TEST_P(GoldenTest, EveryFp16Word) {
     alignas(64) float decoded[1024];
     float ties[1024];
     for (uint32_t i = 0; i < 1024; ++i) words[i] = static_cast<uint16_t>(begin + i);
-    codec.DecodeBlock(reinterpret_cast<const uint8_t*>(words), 1024, decoded);
+    codec.DecodeBlock(reinterpret_cast<const uint8_t*>(words), 1024, {}, decoded);
     for (uint32_t i = 0; i < 1024; ++i) {
       ASSERT_EQ(decoded[i], value_of(words[i])) << words[i];
       ASSERT_EQ(std::signbit(decoded[i]), (words[i] & 0x8000) != 0) << words[i];
@@ -197,9 +197,9 @@ TEST_P(GoldenTest, EveryFp16Word) {
       ties[i] = decoded[i] + (next - decoded[i]) / 2;
     }
     uint16_t encoded[1024];
-    codec.EncodeBlock(decoded, nullptr, 1024, reinterpret_cast<uint8_t*>(encoded));
+    codec.EncodeBlock(decoded, nullptr, 1024, {}, reinterpret_cast<uint8_t*>(encoded));
     EXPECT_EQ(std::memcmp(encoded, words, sizeof words), 0) << begin;
-    codec.EncodeBlock(ties, nullptr, 1024, reinterpret_cast<uint8_t*>(encoded));
+    codec.EncodeBlock(ties, nullptr, 1024, {}, reinterpret_cast<uint8_t*>(encoded));
     for (uint32_t i = 0; i < 1024; ++i) {
       const bool odd = words[i] & 1;
       const bool largest = (words[i] & 0x7fff) == 0x7bff;  // saturates instead
@@ -220,7 +220,7 @@ TEST_P(GoldenTest, EveryBf16Word) {
                               word << 16 | 0x8001};
     std::memcpy(values, bits, sizeof bits);
     uint16_t out[4];
-    codec.EncodeBlock(values, nullptr, 4, reinterpret_cast<uint8_t*>(out));
+    codec.EncodeBlock(values, nullptr, 4, {}, reinterpret_cast<uint8_t*>(out));
     const uint32_t up = (word & 0x7fff) == 0x7f7f ? word : word + 1;
     ASSERT_EQ(out[0], word);
     ASSERT_EQ(out[1], word);
