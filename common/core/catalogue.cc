@@ -93,4 +93,12 @@ const CodecTraits* FindCodecTraits(std::string_view name) {
   return nullptr;
 }
 
+bool HasCodecSetting(std::string_view push, std::string_view reply, bool CodecTraits::*setting) {
+  for (const std::string_view name : {push, reply}) {
+    const CodecTraits* codec = FindCodecTraits(name);
+    if (codec != nullptr && codec->*setting) return true;
+  }
+  return false;
+}
+
 }  // namespace foreshard

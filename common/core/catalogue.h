@@ -57,4 +57,7 @@ bool IsAnalytic(std::string_view model);
 const RuleTraits* FindRule(std::string_view name);
 const CodecTraits* FindCodecTraits(std::string_view name);
 
+// Whether one of the two codecs has this setting.
+bool HasCodecSetting(std::string_view push, std::string_view reply, bool CodecTraits::*setting);
+
 }  // namespace foreshard

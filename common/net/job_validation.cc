@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/core/block.h"
 #include "common/core/catalogue.h"
+#include "common/core/codec_settings.h"
 #include "common/net/channel.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
@@ -460,13 +461,48 @@ void CheckReplies(const v1::JobSpec& job, Problems* problems) {
   }
 }
 
-void CheckServers(const v1::JobSpec& job, Problems* problems) {
-  const v1::ServersSpec& servers = job.servers();
+// What only some codecs have, and what stays in full precision.
+void CheckCompression(const v1::JobSpec& job, Problems* problems) {
   const v1::CompressionSpec& compression = job.compression();
   CheckCodec("compression.push", compression.push(), problems);
   CheckReplies(job, problems);
   problems->CheckCount("compression.block_elements", compression.block_elements(), 1,
                        kMaxBlockElements);
+  const auto used = [&](bool CodecTraits::*setting, bool set, absl::string_view field) {
+    if (HasCodecSetting(compression.push(), compression.reply(), setting)) return true;
+    std::vector<std::string> names;
+    for (const CodecTraits& codec : Codecs()) {
+      if (codec.*setting) names.push_back(Text(codec.name));
+    }
+    problems->CheckUnused(set, field, absl::StrCat("it is for ", absl::StrJoin(names, ", "),
+                                                   ", not for ", compression.push()));
+    return false;
+  };
+  const float fraction = compression.fraction();
+  if (used(&CodecTraits::fraction, fraction != 0, "compression.fraction") &&
+      !(fraction > 0 && fraction <= 1)) {
+    problems->Add("compression.fraction", fraction, "make it above 0 and at most 1");
+  }
+  if (used(&CodecTraits::bits, compression.bits() != 0, "compression.bits")) {
+    problems->CheckCount("compression.bits", compression.bits(), kMinCodecBits, kMaxCodecBits);
+  }
+  const bool plain = compression.push() == "none" && compression.reply() == "none";
+  constexpr absl::string_view kPlain = "nothing is compressed here";
+  problems->CheckUnused(plain && compression.full_precision_size() > 0, "compression.full_precision",
+                        kPlain);
+  problems->CheckUnused(plain && compression.full_precision_below() != 0,
+                        "compression.full_precision_below", kPlain);
+  for (const std::string& pattern : compression.full_precision()) {
+    if (pattern.empty()) {
+      problems->Add("compression.full_precision", "''",
+                    "give a tensor's name, in which '*' stands for any characters, as in *.bias");
+    }
+  }
+}
+
+void CheckServers(const v1::JobSpec& job, Problems* problems) {
+  const v1::ServersSpec& servers = job.servers();
+  const v1::CompressionSpec& compression = job.compression();
   problems->CheckCount("servers.shards", servers.shards(), 1, kMaxShards);
   problems->CheckCount("servers.segment_elements", servers.segment_elements(), 1,
                        kMaxSegmentElements);
@@ -515,6 +551,7 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
   CheckUpdate(job, &problems);
   CheckBounds(job, &problems);
   CheckSchedule(job, &problems);
+  CheckCompression(job, &problems);
   CheckServers(job, &problems);
   CheckTimeouts(job.timeouts(), &problems);
   problems.CheckCount("evaluation.interval_epochs", job.evaluation().interval_epochs(), 1,

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kernels/codecs/faults.h"
+#include "kernels/codecs/prefetch.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/cpu/isa.h"
 
@@ -19,37 +20,41 @@ namespace {
 // A larger scale becomes this, so that every decoded value is finite; the error takes the
 // rest.
 constexpr float kMaxScale = 0x1p127f;
-constexpr std::string_view kLargeScale = "a scale beyond 2^127";
+// A smaller one becomes 0, so that L / s is finite; the error takes all of it.
+constexpr float kMinScale = 0x1p-96f;
+constexpr std::string_view kBadScale = "a scale out of range";
 constexpr std::string_view kBadLevel = "a level out of range";
 
 // What all elements of a block are rounded by.
 struct Levels {
-  int32_t most = 0;      // L
-  float lift = 1;        // |c| is multiplied by it first: a power of two, so exactly
-  float inverse = 0;     // then by this, L / (s lift); 0 where s is
-  float step = 0;        // s / L
+  int32_t most = 0;    // L
+  float factor = 0;    // 2^24 L / s, 0 where s is: |c| in 2^-24 of a level
+  float limit = 0;     // 2^24 L
+  float step = 0;      // s / L
 };
+
+float LimitedScale(float largest) {
+  return largest < kMinScale ? 0 : std::min(largest, kMaxScale);
+}
 
 Levels MakeLevels(float scale, uint32_t bits) {
   Levels levels;
   levels.most = (1 << (bits - 1)) - 1;
   const auto most = static_cast<float>(levels.most);
-  // L / s would overflow where s is denormal.
-  if (scale < 0x1p-100f) levels.lift = 0x1p100f;
-  if (scale > 0) levels.inverse = most / (scale * levels.lift);
+  levels.limit = most * 0x1p24f;
+  if (scale > 0) levels.factor = levels.limit / scale;
   levels.step = scale / most;
   return levels;
 }
 
-// The level of c, -L to L.
+// The level of c, -L to L: a draw of 24 bits below the point, added to |c|, carries into the
+// next level as often as it is near.
 [[gnu::always_inline]] inline int32_t Level(float c, uint32_t draw, const Levels& levels) {
   const uint32_t word = std::bit_cast<uint32_t>(c);
-  const float magnitude = std::bit_cast<float>(word & 0x7fffffff) * levels.lift * levels.inverse;
-  const auto below = static_cast<int32_t>(magnitude);
-  const float rest = magnitude - static_cast<float>(below);
-  const float uniform = static_cast<float>(static_cast<int32_t>(draw >> 8)) * 0x1p-24f;
-  int32_t level = below + (uniform < rest ? 1 : 0);
-  level = level > levels.most ? levels.most : level;
+  float magnitude = std::bit_cast<float>(word & 0x7fffffff) * levels.factor;
+  magnitude = magnitude < levels.limit ? magnitude : levels.limit;
+  const uint32_t fixed = static_cast<uint32_t>(static_cast<int32_t>(magnitude)) + (draw >> 8);
+  const auto level = static_cast<int32_t>(fixed >> 24);
   const int32_t sign = static_cast<int32_t>(word) >> 31;
   return (level ^ sign) - sign;
 }
@@ -79,28 +84,39 @@ FORESHARD_ISA_INLINE uint32_t LargestBody(const float* values, uint64_t n) {
 FORESHARD_ISA_VARIANTS(uint32_t, Largest, (const float* values, uint64_t n), (values, n))
 
 // Fields (level + L) a byte each; c is read from error, where the new error is left.
-FORESHARD_ISA_INLINE void RoundWithErrorBody(float* __restrict error, uint32_t n,
+// Meanwhile the next block's values and errors are on their way.
+FORESHARD_ISA_INLINE void RoundWithErrorBody(const float* values, float* __restrict error, uint32_t n,
                                              const Levels& given, uint64_t key,
                                              uint8_t* __restrict fields) {
+  constexpr uint32_t kPart = 512;
   const Levels levels = given;
-  for (uint32_t i = 0; i < n; ++i) {
-    const float c = error[i];
-    const int32_t level = Level(c, CodecDraw(key, i), levels);
-    fields[i] = static_cast<uint8_t>(level + levels.most);
-    error[i] = c - static_cast<float>(level) * levels.step;
+  auto counter = static_cast<uint32_t>(key);
+  const auto high = static_cast<uint32_t>(key >> 32);
+  for (uint32_t begin = 0; begin < n; begin += kPart) {
+    const uint32_t end = n - begin < kPart ? n : begin + kPart;
+    Prefetch(values + n + begin, kPart);
+    Prefetch(error + n + begin, kPart);
+    for (uint32_t i = begin; i < end; ++i, counter += kCodecCounterStep) {
+      const float c = error[i];
+      const int32_t level = Level(c, CodecMix(counter, high), levels);
+      fields[i] = static_cast<uint8_t>(level + levels.most);
+      error[i] = c - static_cast<float>(level) * levels.step;
+    }
   }
 }
 FORESHARD_ISA_VARIANTS(void, RoundWithError,
-                       (float* error, uint32_t n, const Levels& levels, uint64_t key,
-                        uint8_t* fields),
-                       (error, n, levels, key, fields))
+                       (const float* values, float* error, uint32_t n, const Levels& levels,
+                        uint64_t key, uint8_t* fields),
+                       (values, error, n, levels, key, fields))
 
 FORESHARD_ISA_INLINE void RoundPlainBody(const float* __restrict values, uint32_t n,
                                          const Levels& given, uint64_t key,
                                          uint8_t* __restrict fields) {
   const Levels levels = given;
-  for (uint32_t i = 0; i < n; ++i) {
-    fields[i] = static_cast<uint8_t>(Level(values[i], CodecDraw(key, i), levels) + levels.most);
+  auto counter = static_cast<uint32_t>(key);
+  const auto high = static_cast<uint32_t>(key >> 32);
+  for (uint32_t i = 0; i < n; ++i, counter += kCodecCounterStep) {
+    fields[i] = static_cast<uint8_t>(Level(values[i], CodecMix(counter, high), levels) + levels.most);
   }
 }
 FORESHARD_ISA_VARIANTS(void, RoundPlain,
@@ -134,50 +150,58 @@ FORESHARD_ISA_VARIANTS(uint8_t, LargestField, (const uint8_t* fields, uint32_t n
 }
 
 [[gnu::always_inline]] inline uint64_t Part(uint64_t word, uint32_t bits) {
-  const uint64_t field = (uint64_t{1} << bits) - 1;
-  const uint64_t pair = (uint64_t{1} << 2 * bits) - 1;
+  const uint64_t field = ((uint64_t{1} << bits) - 1) * 0x0001000100010001;
+  const uint64_t pair = ((uint64_t{1} << 2 * bits) - 1) * 0x0000000100000001;
   const uint64_t half = (uint64_t{1} << 4 * bits) - 1;
   word = (word & half) | (word & half << 4 * bits) << (32 - 4 * bits);
-  word = (word & pair * 0x0000000100000001) |
-         (word & (pair * 0x0000000100000001) << 2 * bits) << (16 - 2 * bits);
-  return (word & field * 0x0001000100010001) |
-         (word & (field * 0x0001000100010001) << bits) << (8 - bits);
+  word = (word & pair) | (word & pair << 2 * bits) << (16 - 2 * bits);
+  return (word & field) | (word & field << bits) << (8 - bits);
 }
 
+// Groups of eight fields, in place.
+FORESHARD_ISA_INLINE void JoinAllBody(uint64_t* groups, uint32_t count, uint32_t bits) {
+  for (uint32_t g = 0; g < count; ++g) groups[g] = Join(groups[g], bits);
+}
+FORESHARD_ISA_VARIANTS(void, JoinAll, (uint64_t* groups, uint32_t count, uint32_t bits),
+                       (groups, count, bits))
+
+FORESHARD_ISA_INLINE void PartAllBody(uint64_t* groups, uint32_t count, uint32_t bits) {
+  for (uint32_t g = 0; g < count; ++g) groups[g] = Part(groups[g], bits);
+}
+FORESHARD_ISA_VARIANTS(void, PartAll, (uint64_t* groups, uint32_t count, uint32_t bits),
+                       (groups, count, bits))
+
+// A byte a field, in groups of eight.
+union Fields {
+  alignas(64) uint64_t groups[kMaxBlockElements / 8];
+  uint8_t bytes[kMaxBlockElements];
+};
+
+constexpr uint32_t Groups(uint32_t elements) { return (elements + 7) / 8; }
 constexpr uint32_t PackedBytes(uint32_t elements, uint32_t bits) { return (elements * bits + 7) / 8; }
 
-// `fields` has room to the next multiple of 8; what it has beyond n must be zero.
-void Pack(const uint8_t* fields, uint32_t n, uint32_t bits, uint8_t* out) {
+// Fields beyond n, in the last group, must be zero. A group of eight is `bits` bytes long;
+// whole words are moved as long as they fit: what they write too far, the next overwrite.
+void Pack(Fields& fields, uint32_t n, uint32_t bits, uint8_t* out) {
+  JoinAll(fields.groups, Groups(n), bits);
+  const uint32_t bytes = PackedBytes(n, bits);
   uint32_t at = 0;
-  uint64_t group;
-  // Whole words as long as they fit: what they write too far, the next ones overwrite.
-  for (; at / 8 * bits + sizeof group <= PackedBytes(n, bits); at += 8) {
-    std::memcpy(&group, fields + at, sizeof group);
-    group = Join(group, bits);
-    std::memcpy(out + at / 8 * bits, &group, sizeof group);
-  }
-  for (; at < n; at += 8) {
-    std::memcpy(&group, fields + at, sizeof group);
-    group = Join(group, bits);
-    std::memcpy(out + at / 8 * bits, &group, std::min(bits, PackedBytes(n, bits) - at / 8 * bits));
-  }
+  const uint64_t* group = fields.groups;
+  for (; at + sizeof *group <= bytes; at += bits) std::memcpy(out + at, group++, sizeof *group);
+  for (; at < bytes; at += bits) std::memcpy(out + at, group++, std::min(bits, bytes - at));
 }
 
-// Writes a multiple of 8 fields; those beyond n are what the padding says.
-void Unpack(const uint8_t* in, uint32_t n, uint32_t bits, uint8_t* fields) {
+// Fields beyond n become what the padding says.
+void Unpack(const uint8_t* in, uint32_t n, uint32_t bits, Fields& fields) {
+  const uint32_t bytes = PackedBytes(n, bits);
   uint32_t at = 0;
-  uint64_t group;
-  for (; at / 8 * bits + sizeof group <= PackedBytes(n, bits); at += 8) {
-    std::memcpy(&group, in + at / 8 * bits, sizeof group);
-    group = Part(group, bits);
-    std::memcpy(fields + at, &group, sizeof group);
+  uint64_t* group = fields.groups;
+  for (; at + sizeof *group <= bytes; at += bits) std::memcpy(group++, in + at, sizeof *group);
+  for (; at < bytes; at += bits) {
+    *group = 0;
+    std::memcpy(group++, in + at, std::min(bits, bytes - at));
   }
-  for (; at < n; at += 8) {
-    group = 0;
-    std::memcpy(&group, in + at / 8 * bits, std::min(bits, PackedBytes(n, bits) - at / 8 * bits));
-    group = Part(group, bits);
-    std::memcpy(fields + at, &group, sizeof group);
-  }
+  PartAll(fields.groups, Groups(n), bits);
 }
 
 float ScaleOf(const uint8_t* in) {
@@ -201,14 +225,14 @@ class Quantized final : public Codec {
                    uint8_t* out) const override {
     const uint32_t largest =
         error == nullptr ? Largest(values, elements) : AddError(values, error, elements);
-    const float scale = std::min(std::bit_cast<float>(largest), kMaxScale);
+    const float scale = LimitedScale(std::bit_cast<float>(largest));
     const Levels levels = MakeLevels(scale, bits_);
-    alignas(64) uint8_t fields[kMaxBlockElements];
-    std::memset(fields + elements / 8 * 8, 0, elements % 8 == 0 ? 0 : 8);
+    Fields fields;
+    if (elements % 8 != 0) fields.groups[elements / 8] = 0;
     if (error == nullptr) {
-      RoundPlain(values, elements, levels, key.own, fields);
+      RoundPlain(values, elements, levels, key.own, fields.bytes);
     } else {
-      RoundWithError(error, elements, levels, key.own, fields);
+      RoundWithError(values, error, elements, levels, key.own, fields.bytes);
     }
     std::memcpy(out, &scale, sizeof scale);
     Pack(fields, elements, bits_, out + sizeof scale);
@@ -217,19 +241,19 @@ class Quantized final : public Codec {
   const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
                            float* scratch) const override {
     const Levels levels = MakeLevels(ScaleOf(in), bits_);
-    alignas(64) uint8_t fields[kMaxBlockElements];
+    Fields fields;
     Unpack(in + sizeof(float), elements, bits_, fields);
-    ScaleFields(fields, elements, levels.most, levels.step, scratch);
+    ScaleFields(fields.bytes, elements, levels.most, levels.step, scratch);
     return scratch;
   }
 
   std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
     const float scale = ScaleOf(in);
     if (const std::string_view fault = ScaleFault(scale); !fault.empty()) return fault;
-    if (scale > kMaxScale) return kLargeScale;
-    alignas(64) uint8_t fields[kMaxBlockElements];
+    if (scale != LimitedScale(scale)) return kBadScale;
+    Fields fields;
     Unpack(in + sizeof(float), elements, bits_, fields);
-    if (LargestField(fields, elements) > 2 * MakeLevels(scale, bits_).most) return kBadLevel;
+    if (LargestField(fields.bytes, elements) > 2 * MakeLevels(scale, bits_).most) return kBadLevel;
     const uint32_t used = elements * bits_ % 8;
     if (used != 0 && in[BlockBytes(elements) - 1] >> used != 0) return kPadding;
     return {};
@@ -242,7 +266,7 @@ class Quantized final : public Codec {
       const float c = error == nullptr ? values[i] : values[i] + error[i];
       scale = std::max(scale, std::fabs(c));
     }
-    scale = std::min(scale, kMaxScale);
+    scale = LimitedScale(scale);
     const Levels levels = MakeLevels(scale, bits_);
     std::memset(out, 0, BlockBytes(elements));
     std::memcpy(out, &scale, sizeof scale);

@@ -2,15 +2,16 @@
 // and k fp32 words; of equal ones those with the lower index. What is sent is exact, so that
 // its error is zero and feedback brings the others in time (arXiv 1809.07599).
 //
-// The k-th largest magnitude is found by bisection over the bits of the magnitudes: counting
-// those at or above a bound is a vectorised pass over the block, which lies in L1; the
-// upper halves of the magnitudes alone decide most of it. Then one pass gathers.
+// Found by bisection: how many of the magnitudes' upper halves are at or above a bound is one
+// vectorised pass over the block, which lies in L1. The least of those that are taken is
+// bisected further among the few that share its upper half.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <numeric>
 
 #include "kernels/codecs/faults.h"
+#include "kernels/codecs/prefetch.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/codecs/selection.h"
 #include "kernels/cpu/intrinsics.h"
@@ -30,18 +31,18 @@ constexpr std::string_view kDescending = "indices that are not ascending";
   return static_cast<int32_t>(std::bit_cast<uint32_t>(c) & 0x7fffffff);
 }
 
-// The upper half of each magnitude to keys; the largest one.
-FORESHARD_ISA_INLINE int32_t KeysBody(const float* __restrict c, uint32_t n,
+// The upper half of each |c| to keys; the largest of them.
+FORESHARD_ISA_INLINE int16_t KeysBody(const float* __restrict c, uint32_t n,
                                       int16_t* __restrict keys) {
-  int32_t most = 0;
+  int16_t most = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    const int32_t magnitude = Magnitude(c[i]);
-    keys[i] = static_cast<int16_t>(magnitude >> 16);
-    most = magnitude > most ? magnitude : most;
+    const auto key = static_cast<int16_t>(Magnitude(c[i]) >> 16);
+    keys[i] = key;
+    most = key > most ? key : most;
   }
   return most;
 }
-FORESHARD_ISA_VARIANTS(int32_t, Keys, (const float* c, uint32_t n, int16_t* keys), (c, n, keys))
+FORESHARD_ISA_VARIANTS(int16_t, Keys, (const float* c, uint32_t n, int16_t* keys), (c, n, keys))
 
 FORESHARD_ISA_INLINE void AddErrorBody(const float* values, float* error, uint64_t n) {
   AddValues(values, error, n);
@@ -68,134 +69,157 @@ FORESHARD_ISA_INLINE uint32_t CountMagnitudesBody(const float* c, uint32_t n, in
 FORESHARD_ISA_VARIANTS(uint32_t, CountMagnitudes, (const float* c, uint32_t n, int32_t least),
                        (c, n, least))
 
-// Taken are the magnitudes above `bound`, and the first `ties` of those equal to it.
-struct Cut {
-  int32_t bound = -1;
-  uint32_t ties = 0;
+// Bounds with count(low) = from_low >= k > above = count(high).
+struct Bracket {
+  int32_t low = 0, high = 0;
+  uint32_t from_low = 0, above = 0;
 };
 
-// Narrows [low, high) with count(low) >= k > count(high), until low alone is left or count(low)
-// is k. `above` is count(high), `most` the largest of what is counted.
+// Narrows the bracket until count(low) is k or low alone is left.
 template <typename Count>
-void Bisect(const Count& count, uint32_t k, int32_t* low, int32_t* high, uint32_t* from_low,
-            uint32_t* above) {
-  while (*high - *low > 1 && *from_low != k) {
-    const int32_t middle = *low + (*high - *low) / 2;
-    const uint32_t from_middle = count(middle);
-    if (from_middle >= k) {
-      *low = middle;
-      *from_low = from_middle;
-    } else {
-      *high = middle;
-      *above = from_middle;
-    }
+void Bisect(const Count& count, uint32_t k, Bracket* bracket) {
+  while (bracket->high - bracket->low > 1 && bracket->from_low != k) {
+    const int32_t middle = bracket->low + (bracket->high - bracket->low) / 2;
+    const uint32_t counted = count(middle);
+    (counted >= k ? bracket->low : bracket->high) = middle;
+    (counted >= k ? bracket->from_low : bracket->above) = counted;
   }
 }
 
-Cut FindCut(const float* c, uint32_t n, uint32_t k) {
-  alignas(64) int16_t keys[kMaxBlockElements];
-  const int32_t most = Keys(c, n, keys);
-  const auto count_keys = [&](int32_t least) {
+// Of the keys. Most often the k-th largest is within a few powers of two from the largest:
+// down from there in widening steps, of which the first is one power of two. Meanwhile the
+// next block's values and errors are on their way.
+Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, const float* next_values,
+                const float* next_error) {
+  constexpr uint32_t kPart = 512;
+  uint32_t asked = 0;
+  const auto count = [&](int32_t least) {
+    if (asked < n) {
+      Prefetch(next_values + asked, kPart);
+      if (next_error != nullptr) Prefetch(next_error + asked, kPart);
+      asked += kPart;
+    }
     return CountKeys(keys, n, static_cast<int16_t>(least));
   };
-  int32_t low = 0, high = (most >> 16) + 1;
-  uint32_t from_low = n, above = 0;
-  // Most often the bound is within a few powers of two from the largest: down from there in
-  // widening steps, of which the first is one power of two.
-  for (int32_t width = 1 << 7; high - width > 0; width *= 2) {
-    const uint32_t counted = count_keys(high - width);
+  Bracket bracket = {.low = 0, .high = most + 1, .from_low = n, .above = 0};
+  for (int32_t width = 1 << 7; bracket.high > width; width *= 2) {
+    const int32_t bound = bracket.high - width;
+    const uint32_t counted = count(bound);
     if (counted >= k) {
-      low = high - width;
-      from_low = counted;
+      bracket.low = bound;
+      bracket.from_low = counted;
       break;
     }
-    high -= width;
-    above = counted;
+    bracket.high = bound;
+    bracket.above = counted;
   }
-  Bisect(count_keys, k, &low, &high, &from_low, &above);
-  low <<= 16;
-  high <<= 16;
-  Bisect([&](int32_t least) { return CountMagnitudes(c, n, least); }, k, &low, &high, &from_low,
-         &above);
-  if (from_low == k) return {.bound = low - 1, .ties = 0};
-  return {.bound = low, .ties = k - above};
+  Bisect(count, k, &bracket);
+  return bracket;
 }
 
-// Keeps the lowest *ties bits of the mask, and counts them off.
-uint32_t Limit(uint32_t mask, uint32_t* ties) {
-  while (static_cast<uint32_t>(std::popcount(mask)) > *ties) mask &= ~std::bit_floor(mask);
-  *ties -= static_cast<uint32_t>(std::popcount(mask));
-  return mask;
-}
+// A bit a key: bit i % 64 of word i / 64 says whether key i is at least so large.
+using Bitmap = uint64_t[kMaxBlockElements / 64];
 
-// Room for k indices and what a whole vector writes beyond them.
-using Indices = uint16_t[kMaxBlockElements + 16];
-
-void GatherBaseline(const float* c, uint32_t begin, uint32_t n, Cut cut, uint32_t count,
-                    uint16_t* indices) {
+void CompareBaseline(const int16_t* keys, uint32_t begin, uint32_t n, int16_t least, uint64_t* map) {
   for (uint32_t i = begin; i < n; ++i) {
-    const int32_t magnitude = Magnitude(c[i]);
-    const bool tie = magnitude == cut.bound && cut.ties > 0;
-    cut.ties -= tie;
-    if (magnitude > cut.bound || tie) indices[count++] = static_cast<uint16_t>(i);
+    if (i % 64 == 0) map[i / 64] = 0;
+    map[i / 64] |= uint64_t{keys[i] >= least} << (i % 64);
   }
 }
 
 #if defined(__x86_64__)
 
-FORESHARD_TARGET_AVX2 void GatherAvx2(const float* c, uint32_t n, Cut cut, uint16_t* indices) {
-  const __m256i bits = _mm256_set1_epi32(0x7fffffff);
-  const __m256i bound = _mm256_set1_epi32(cut.bound);
-  const uint32_t whole = n / 32 * 32;
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < whole; i += 32) {
-    uint32_t above = 0, equal = 0;
-    for (uint32_t part = 0; part < 32; part += 8) {
-      const __m256i magnitude = _mm256_and_si256(
-          bits, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c + i + part)));
-      above |= static_cast<uint32_t>(_mm256_movemask_ps(
-                   _mm256_castsi256_ps(_mm256_cmpgt_epi32(magnitude, bound)))) << part;
-      equal |= static_cast<uint32_t>(_mm256_movemask_ps(
-                   _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, bound)))) << part;
+FORESHARD_TARGET_AVX2 void CompareAvx2(const int16_t* keys, uint32_t n, int16_t least,
+                                       uint64_t* map) {
+  const __m256i below = _mm256_set1_epi16(static_cast<int16_t>(least - 1));
+  const uint32_t whole = n / 64 * 64;
+  for (uint32_t i = 0; i < whole; i += 64) {
+    uint64_t halves[2];
+    for (uint32_t half = 0; half < 2; ++half) {
+      const auto* from = reinterpret_cast<const __m256i*>(keys + i + 32 * half);
+      const __m256i packed =
+          _mm256_packs_epi16(_mm256_cmpgt_epi16(_mm256_load_si256(from), below),
+                             _mm256_cmpgt_epi16(_mm256_load_si256(from + 1), below));
+      // Packing works in lanes of 128 bits, which the permutation puts in order.
+      const __m256i ordered = _mm256_permute4x64_epi64(packed, 0xd8);
+      halves[half] = static_cast<uint32_t>(_mm256_movemask_epi8(ordered));
     }
-    if (equal != 0) above |= Limit(equal, &cut.ties);
-    for (; above != 0; above &= above - 1) {
-      indices[count++] = static_cast<uint16_t>(i + static_cast<uint32_t>(std::countr_zero(above)));
-    }
+    map[i / 64] = halves[0] | halves[1] << 32;
   }
-  GatherBaseline(c, whole, n, cut, count, indices);
+  CompareBaseline(keys, whole, n, least, map);
 }
 
-FORESHARD_TARGET_AVX512 void GatherAvx512(const float* c, uint32_t n, Cut cut, uint16_t* indices) {
-  const __m512i bits = _mm512_set1_epi32(0x7fffffff);
-  const __m512i bound = _mm512_set1_epi32(cut.bound);
-  const uint32_t whole = n / 16 * 16;
-  __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < whole; i += 16) {
-    const __m512i magnitude = _mm512_and_si512(bits, _mm512_loadu_si512(c + i));
-    uint32_t taken = _mm512_cmpgt_epi32_mask(magnitude, bound);
-    const uint32_t equal = _mm512_cmpeq_epi32_mask(magnitude, bound);
-    if (equal != 0) taken |= Limit(equal, &cut.ties);
-    const __m512i packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(taken), places);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(indices + count), _mm512_cvtepi32_epi16(packed));
-    count += static_cast<uint32_t>(std::popcount(taken));
-    places = _mm512_add_epi32(places, _mm512_set1_epi32(16));
+FORESHARD_TARGET_AVX512 void CompareAvx512(const int16_t* keys, uint32_t n, int16_t least,
+                                           uint64_t* map) {
+  const __m512i bound = _mm512_set1_epi16(least);
+  const uint32_t whole = n / 64 * 64;
+  for (uint32_t i = 0; i < whole; i += 64) {
+    const uint64_t low = _mm512_cmpge_epi16_mask(_mm512_load_si512(keys + i), bound);
+    const uint64_t high = _mm512_cmpge_epi16_mask(_mm512_load_si512(keys + i + 32), bound);
+    map[i / 64] = low | high << 32;
   }
-  GatherBaseline(c, whole, n, cut, count, indices);
+  CompareBaseline(keys, whole, n, least, map);
 }
 
 #endif  // __x86_64__
 
-void Gather(const float* c, uint32_t n, const Cut& cut, Indices& indices) {
+void Compare(const int16_t* keys, uint32_t n, int32_t least, Bitmap& map) {
+  const auto bound = static_cast<int16_t>(least);
 #if defined(__x86_64__)
   switch (kernels::ActiveIsa()) {
-    case Isa::kAvx512: return GatherAvx512(c, n, cut, indices);
-    case Isa::kAvx2: return GatherAvx2(c, n, cut, indices);
+    case Isa::kAvx512: return CompareAvx512(keys, n, bound, map);
+    case Isa::kAvx2: return CompareAvx2(keys, n, bound, map);
     case Isa::kBaseline: break;
   }
 #endif
-  GatherBaseline(c, 0, n, cut, 0, indices);
+  CompareBaseline(keys, 0, n, bound, map);
+}
+
+// Room for the places of a block, and for what is written ahead.
+constexpr uint32_t kAhead = 4;
+using Places = uint16_t[kMaxBlockElements + kAhead];
+
+// The places of the map's bits, rising; their number.
+FORESHARD_ISA_INLINE uint32_t ListPlacesBody(const uint64_t* map, uint32_t n, uint16_t* places) {
+  uint32_t count = 0;
+  for (uint32_t first = 0; first < n; first += 64) {
+    uint64_t word = map[first / 64];
+    // Written in fours without asking; those beyond the last bit are overwritten.
+    for (auto left = std::popcount(word); left > 0; left -= int{kAhead}) {
+      for (uint32_t j = 0; j < kAhead; ++j) {
+        places[count + j] = static_cast<uint16_t>(first + static_cast<uint32_t>(std::countr_zero(word)));
+        word &= word - 1;
+      }
+      count += std::min(static_cast<uint32_t>(left), kAhead);
+    }
+  }
+  return count;
+}
+FORESHARD_ISA_VARIANTS(uint32_t, ListPlaces, (const uint64_t* map, uint32_t n, uint16_t* places),
+                       (map, n, places))
+
+// Of the elements with this key, whose bits are set, only `wanted` keep them: the largest, of
+// equal ones the first.
+void Narrow(const float* c, const int16_t* keys, uint32_t n, int32_t key, uint32_t wanted,
+            Bitmap& map) {
+  Bitmap above;
+  Compare(keys, n, key + 1, above);
+  for (uint32_t w = 0; w * 64 < n; ++w) above[w] ^= map[w];
+  Places places;
+  const uint32_t count = ListPlaces(above, n, places);
+  alignas(64) float candidates[kMaxBlockElements];
+  for (uint32_t j = 0; j < count; ++j) candidates[j] = c[places[j]];
+  Bracket bracket = {.low = key << 16, .high = (key + 1) << 16, .from_low = count, .above = 0};
+  Bisect([&](int32_t least) { return CountMagnitudes(candidates, count, least); }, wanted, &bracket);
+  // Those above low stay, and so many of those equal to it.
+  uint32_t ties = bracket.from_low == wanted ? count : wanted - bracket.above;
+  for (uint32_t j = 0; j < count; ++j) {
+    const int32_t magnitude = Magnitude(candidates[j]);
+    const bool tie = magnitude == bracket.low && ties > 0;
+    ties -= tie ? 1 : 0;
+    const bool stays = magnitude > bracket.low || tie;
+    map[places[j] / 64] &= ~(uint64_t{!stays} << (places[j] % 64));
+  }
 }
 
 class TopK final : public Codec {
@@ -211,13 +235,23 @@ class TopK final : public Codec {
 
   void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
                    uint8_t* out) const override {
+    if (elements == 0) return;
     const uint32_t count = Selected(elements);
-    if (count == 0) return;
+    alignas(64) int16_t keys[kMaxBlockElements];
+    keys[0] = 0;  // GCC 12 does not see that Keys writes all that is read
     if (error != nullptr) AddError(values, error, elements);
     const float* c = error == nullptr ? values : error;
-    Indices indices;
-    Gather(c, elements, FindCut(c, elements, count), indices);
-    Send(values, error, indices, count, out);
+    const int16_t most = Keys(c, elements, keys);
+    const Bracket bracket = FindKey(keys, elements, count, most, values + elements,
+                                    error == nullptr ? nullptr : error + elements);
+    Bitmap map;
+    Compare(keys, elements, bracket.low, map);
+    if (bracket.from_low > count) {
+      Narrow(c, keys, elements, bracket.low, count - bracket.above, map);
+    }
+    Places places;
+    ListPlaces(map, elements, places);
+    Send(values, error, places, count, out);
   }
 
   const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,

@@ -267,6 +267,24 @@ TEST_P(CodecTest, AnEmptyBlockListIsNoBytes) {
   EncodeSegment(codec(), {}, nullptr, nullptr, kKey, nullptr);
 }
 
+TEST_P(CodecTest, AnEmptyBlockHasNoElements) {
+  for (const Isa isa : AllIsas()) {
+    ScopedIsa forced(isa);
+    std::vector<uint8_t> out(codec().BlockBytes(0) + 1, 0xa5);
+    std::vector<uint8_t> reference = out;
+    Scratch scratch;
+    scratch.values[0] = 7;
+    codec().EncodeBlock(scratch.values, nullptr, 0, kKey, out.data());
+    codec().EncodeBlock(scratch.values, scratch.values, 0, kKey, out.data());
+    codec().EncodeBlockReference(scratch.values, scratch.values, 0, kKey, reference.data());
+    EXPECT_EQ(out, reference);
+    EXPECT_EQ(out.back(), 0xa5);
+    EXPECT_EQ(codec().Fault(out.data(), 0), "");
+    codec().DecodeBlock(out.data(), 0, kKey, scratch.values);
+    EXPECT_EQ(scratch.values[0], 7);
+  }
+}
+
 TEST_P(CodecTest, ASegmentIsItsBlocksOneAfterAnother) {
   const std::vector<Block> blocks = {{0, 4096, true}, {4096, 7, false}, {4103, 1, false},
                                      {4104, 100, true}};
