@@ -104,15 +104,16 @@ def start(name, command, log_path, network=None, node=None, ready_path=None, nic
     return Daemon(name, process, log_path, ready_path)
 
 
-def await_ready(daemons, seconds, interrupt):
-    """Waits for the ready files of all; DaemonError names who has none, or has ended."""
+def await_ready(daemons, seconds, interrupt, others=()):
+    """Waits for the ready files of all; DaemonError names who has none. One that ends
+    meanwhile, of these or of `others`, is an error too."""
     deadline = time.monotonic() + seconds
     while True:
         interrupt.check()
         waiting = [daemon for daemon in daemons if daemon.ready() is None]
         if not waiting:
             return
-        for daemon in waiting:
+        for daemon in (*others, *waiting):
             if not daemon.running:
                 raise DaemonError(daemon.describe_end())
         if time.monotonic() >= deadline:

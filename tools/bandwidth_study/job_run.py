@@ -137,7 +137,7 @@ class Run:
             [f"--servers={self._address_list}", "--role=evaluator", "--name=evaluator",
              "--device=cpu"], networks.OBSERVER, _EVALUATOR_NICENESS)
         first_pull = 0 if self._rate is None else 8 * _FIRST_PULL_BYTES / self._rate
-        daemons.await_ready(workers, _READY_SECONDS + first_pull, self._interrupt)
+        daemons.await_ready(workers, _READY_SECONDS + first_pull, self._interrupt, servers)
         for daemon in servers + workers:
             ready, _ = daemon.ready()
             self._metrics[daemon.name] = ready["metrics_address"]
@@ -212,7 +212,9 @@ class Run:
         if totals is not None:
             sample.batches = totals
         losses = [loss for loss in losses if loss is not None and loss == loss]
-        sample.loss = sum(losses) / len(losses) if losses else None
+        # In the last sample workers have said nothing new.
+        if losses and totals is None:
+            sample.loss = sum(losses) / len(losses)
         for node in self._servers:
             metrics = self._seen.get(node)
             if metrics is None:

@@ -21,6 +21,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -48,13 +49,18 @@ def _setns(file):
 def _run(*command, lines=None):
     """Runs ip or tc; NetworkError has its words. In a session of its own, so that a
     terminal's Ctrl-C ends us in our own order."""
+    # Where root's PATH is not that of an administrator.
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        raise NetworkError(f"there is no program '{command[0]}' (Debian package iproute2)")
     try:
-        done = subprocess.run(command, input="\n".join(lines) + "\n" if lines else None,
+        done = subprocess.run([program, *command[1:]], input="\n".join(lines) + "\n" if lines else None,
                               stdin=None if lines else subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               start_new_session=True, check=False)
-    except FileNotFoundError as error:
-        raise NetworkError(f"there is no program '{command[0]}' (Debian package iproute2)") from error
+    except OSError as error:
+        raise NetworkError(f"'{program}' cannot be run: {error.strerror}") from error
     if done.returncode != 0:
         text = " ".join(done.stdout.split()) or f"status {done.returncode}"
         raise NetworkError(f"'{' '.join(command)}' failed: {text}")
@@ -281,8 +287,7 @@ class Network:
 
     def link_bytes(self):
         """{node: (received, sent)} of each link since it was made, as the node's interface
-        counts them: headers of all layers but one, Ethernet's preamble and gaps; packets
-        that the kernel cuts at the interface count as one."""
+        counts them: with the headers of Ethernet, IP and TCP, without preamble and gaps."""
         counts = {}
         for node in self._nodes:
             with self.inside(node):

@@ -22,10 +22,6 @@ class Display:
         self._terminal = self._stream.isatty()
         self._open = False  # a line is drawn and not ended
         self._next = 0.0
-        self._run = ""
-        self._done = 0
-        self._left = 0
-        self._more = False
 
     def _print(self, text):
         if self._open:
@@ -39,16 +35,17 @@ class Display:
 
     def begin(self, done, todo, more):
         """`more`: further runs follow once the rates are known."""
-        self._done, self._left, self._more = done, todo, more
-        if done:
-            self._print(f"{done} runs are done already")
+        text = f"{todo} runs to make" + (" without limits, then those at the rates" if more else "")
+        self._print(f"{text}, {done} done already" if done else text)
 
     def begin_run(self, method, rate, seed):
-        self._run = f"{method.name} at {rates.format_rate(rate)}, seed {seed}"
+        # A terminal shows the first step at once.
         self._next = 0.0 if self._terminal else time.monotonic() + _LINE_SECONDS
-        self._print(f"{self._run}: {' '.join(method.overrides)}")
+        self._print(f"{method.name} at {rates.format_rate(rate)}, seed {seed}: "
+                    f"{' '.join(method.overrides)}")
 
     def step(self, seconds, steps, total_steps, loss, seconds_left):
+        """`seconds_left`: (of the run, of the study), None where it cannot be said."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -58,7 +55,8 @@ class Display:
             text += f"  {1000 * seconds / steps:.1f} ms a step"
         if loss is not None:
             text += f"  loss {loss:.4f}"
-        text += f"  left {clock(seconds_left)}" if seconds_left is not None else "  left -"
+        run, study = ("-" if left is None else clock(left) for left in seconds_left)
+        text += f"  left {run} of the run, {study} of the study"
         if self._terminal:
             self._stream.write("\r\x1b[K" + text)
             self._stream.flush()

@@ -258,24 +258,20 @@ class Study:
     # How long it will take.
 
     def _seconds_left(self, current, seconds, batches, total):
-        """Of the run under way by its own speed, but for phases still to come; of the
-        others by what their method took without limits and moves a step."""
-        own = self.expected_seconds(*current) if self.calibration else None
-        left = 0.0
-        if batches > 0 and total > 0:
-            left = seconds * (total - batches) / batches
-        if own is not None and total > 0:
-            # Early on the expectation is the better guide, and with phases all along.
-            share = batches / total
-            left = (1 - share) * own * (1 - share) + share * left
-        for method, rate, seed in self._todo():
-            key = (method.name, rate, seed)
-            if key != current:
-                expected = self.expected_seconds(*key)
-                if expected is None:
-                    return None
-                left += expected
-        return left if self.rates is not None else None
+        """(of the run under way, of the whole study); None where it cannot be said. A run
+        under way goes by its own speed more and more, the others by what their method took
+        without limits and moves a step."""
+        if total <= 0 or batches <= 0:
+            return None, None
+        share = batches / total
+        own = seconds * (1 - share) / share
+        if (expected := self.expected_seconds(*current)) is not None:
+            own = (1 - share) * ((1 - share) * expected) + share * own
+        if self.rates is None:
+            return own, None
+        others = [self.expected_seconds(method.name, rate, seed)
+                  for method, rate, seed in self._todo() if (method.name, rate, seed) != current]
+        return own, None if None in others else own + sum(others)
 
     def expected_seconds(self, name, rate, seed):
         """Of a run, from its method's run without limits, or the reference's."""
