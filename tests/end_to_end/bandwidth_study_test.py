@@ -2,7 +2,7 @@
 """tools/bandwidth-study with real daemons in real namespaces: what it measures, and that it
 leaves nothing behind. Ends with status 77 and a message where no namespaces can be made.
 
-    tests/end_to_end/bandwidth_study_test.py [FOLDER OF THE PROGRAMS]
+    tests/end_to_end/bandwidth_study_test.py [--programs=FOLDER] [TEST...]
 """
 
 import ctypes
@@ -72,6 +72,13 @@ class Begun:
 
     def wait(self):
         return self.process.wait(BOUND_SECONDS)
+
+    def await_output(self, words):
+        deadline = time.monotonic() + BOUND_SECONDS
+        while words not in self.output():
+            if self.process.poll() is not None or time.monotonic() >= deadline:
+                raise AssertionError(f"the study does not say '{words}':\n{self.output()}")
+            time.sleep(0.02)
 
     def await_daemons(self):
         """Until a worker runs in its namespace; {namespace: processes} of all."""
@@ -207,10 +214,7 @@ class BandwidthStudy(unittest.TestCase):
     def test_an_interrupt_ends_and_restores_and_goes_on_later(self):
         line = command(self.results, ["full", "bits"], "--rates", "20mbit")
         study = self.begin(*line)
-        deadline = time.monotonic() + BOUND_SECONDS
-        # Into the third run, which takes seconds.
-        while "full at 20mbit" not in study.output() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        study.await_output("full at 20mbit")  # which takes seconds
         inside = study.await_daemons()
         study.process.send_signal(signal.SIGINT)
         self.assertEqual(study.wait(), 130, study.output())
@@ -245,9 +249,7 @@ class BandwidthStudy(unittest.TestCase):
 
     def test_a_daemon_that_dies_fails_its_run_alone(self):
         study = self.begin(*command(self.results, ["full", "half"], "--rates", "20mbit"))
-        deadline = time.monotonic() + BOUND_SECONDS
-        while "full at 20mbit" not in study.output() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        study.await_output("full at 20mbit")
         inside = study.await_daemons()
         server = next(pids for name, pids in inside.items() if name.endswith("-server-0"))
         os.kill(server[0], signal.SIGKILL)
@@ -300,8 +302,8 @@ class BandwidthStudy(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAMS = os.path.abspath(sys.argv.pop(1))
+    if sys.argv[1:] and sys.argv[1].startswith("--programs="):
+        PROGRAMS = os.path.abspath(sys.argv.pop(1).partition("=")[2])
     if (why := network.why_impossible()) is not None:
         print(f"skipped: no network namespaces with rate limits can be made here: {why}")
         sys.exit(77)
