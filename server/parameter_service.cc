@@ -36,6 +36,8 @@ v1::ReplyHeader::Result ToProto(Result result) {
       return v1::ReplyHeader::INITIALISED;
     case Result::kPending:
       return v1::ReplyHeader::PENDING;
+    case Result::kLate:
+      return v1::ReplyHeader::LATE;
   }
   return v1::ReplyHeader::CURRENT;
 }
@@ -284,6 +286,7 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
     case v1::ExchangeHeader::FETCH:
       if (!call.cell->synchronous) return bad("there are no rounds to fetch in this job");
       event.kind = EventKind::kRead;
+      event.argument = static_cast<uint64_t>(ReadMode::kRound);
       break;
     case v1::ExchangeHeader::READ:
       event.kind = EventKind::kRead;
@@ -358,6 +361,12 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
   header.set_surprise_squares(static_cast<float>(outcome.surprise_squares));
   header.set_sampled_elements(static_cast<uint32_t>(outcome.sampled_elements));
   header.set_members(outcome.members);
+  if (cell.synchronous) {
+    header.set_round(outcome.round);
+    header.set_frozen(outcome.phase == Phase::kFrozen);
+    header.set_fold(outcome.fold);
+    header.set_parts(parameters.parts);
+  }
   header.set_server_incarnation(context_.incarnation);
   for (const uint32_t worker : performed.missing_workers) {
     if (header.missing_workers_size() == kNamedWorkers) break;

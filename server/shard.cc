@@ -138,10 +138,9 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
     cell->checks = segment->get();
     cell->trainable = cell->plan->kind == TensorKind::kTrainable;
     cell->synchronous = segment_options.synchronous;
-    cell->reply_bytes = cell->plan->elements * sizeof(float);
+    cell->reply_bytes = (*segment)->max_reply_bytes();
     absl::MutexLock lock(&cell->mutex);
     cell->segment = *std::move(segment);
-    cell->contributed.assign(segment_options.members, false);
     cell->round_opened = MonotonicNanoseconds();
     made->cells.push_back(nullptr);
     std::swap(made->cells.back(), cell);
@@ -189,10 +188,18 @@ absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {
   return agreed->cells[index].get();
 }
 
+namespace {
+
+bool MayCompleteRound(EventKind kind) {
+  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kAbsent ||
+         kind == EventKind::kViewChange;
+}
+
+}  // namespace
+
 absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* reply) {
   Performed performed;
   Event closed = {.kind = EventKind::kRoundClosed, .segment = event.segment};
-  const bool contributes = event.kind == EventKind::kPush || event.kind == EventKind::kSkip;
   {
     absl::MutexLock lock(&cell.mutex);
     Segment& segment = *cell.segment;
@@ -205,15 +212,14 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
       performed.missing_workers = segment.MissingShares(event.ticket);
     }
     cell.measures.Note(performed.outcome);
-    if (cell.synchronous && contributes && performed.outcome.result == Result::kPending) {
-      cell.contributed[event.worker] = true;
+    if (cell.synchronous && MayCompleteRound(event.kind)) {
       closed.argument = segment.open_round();
       if (segment.RoundComplete()) {
         closed.number = NextNumber();
+        const Result result = performed.outcome.result;
         performed.outcome = segment.Apply(closed, nullptr);
-        performed.outcome.result = Result::kPending;
+        performed.outcome.result = result;
         performed.round_closed = true;
-        cell.contributed.assign(cell.contributed.size(), false);
         // Those that wait for a round that is closed now.
         const auto done = std::partition(
             cell.waiters.begin(), cell.waiters.end(),
@@ -259,7 +265,7 @@ absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
                      " cannot be fetched; round ", open, " is still open"));
   }
   // A worker waits once a segment; a reply that was lost leaves another behind.
-  if (cell.waiters.size() >= 4 * cell.contributed.size() + 4) {
+  if (cell.waiters.size() >= 4 * size_t{cell.segment->round_members()} + 4) {
     return absl::ResourceExhaustedError(
         absl::StrCat("segment ", cell.plan->id, ": ", cell.waiters.size(),
                      " calls wait for its round already"));

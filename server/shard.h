@@ -48,10 +48,8 @@ class Shard {
   struct Cell {
     absl::Mutex mutex;
     std::unique_ptr<Segment> segment ABSL_GUARDED_BY(mutex);
-    // Synchronous: who waits, who has contributed to the open round, since when it
-    // is open.
+    // Synchronous: who waits for the open round, and since when it is open.
     std::vector<RoundWaiter*> waiters ABSL_GUARDED_BY(mutex);
-    std::vector<bool> contributed ABSL_GUARDED_BY(mutex);
     int64_t round_opened ABSL_GUARDED_BY(mutex) = 0;
     Measures measures ABSL_GUARDED_BY(mutex);
     // Constant.

@@ -300,7 +300,8 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
           .codec = reader ? FindCodec(CodecId::kNone) : FindCodec(options.push_codec),
           .schedule = options.schedule,
           .trainable_elements = options.schema.trainable_elements(),
-          .segments = options.plan.segments().size()};
+          .segments = options.plan.segments().size(),
+          .squeeze = reader ? std::nullopt : options.squeeze};
 }
 
 bool RepairsSteps(const ParameterClientOptions& options) {

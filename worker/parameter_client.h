@@ -74,6 +74,7 @@ struct ParameterClientOptions {
   v1::HelloRequest hello;
   std::string rule;
   WorkerHalfSettings half;
+  std::optional<SqueezeReplicaOptions> squeeze;  // as PushEncoderOptions::squeeze
   std::string push_codec = "none";
   std::string reply_codec = "none";
   bool synchronous = false;

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "common/core/shard_plan.h"
 #include "kernels/codecs/codec.h"
 #include "kernels/worker_half.h"
+#include "worker/squeeze_replica.h"
 
 namespace foreshard {
 
@@ -34,6 +36,8 @@ struct PushEncoderOptions {
   Schedule schedule;             // the rate at which the server will apply a push
   uint64_t trainable_elements = 0;
   size_t segments = 0;
+  // Rules that compress rounds both ways; its codec, elements and segments are those above.
+  std::optional<SqueezeReplicaOptions> squeeze;
 };
 
 // Thread-compatible. Only trainable segments are given to it.
@@ -47,18 +51,26 @@ class PushEncoder {
   void Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t clock,
                  const float* parameters, float* gradient);
 
-  // True where the payload is the gradient as it lies in memory, so that Encode is
+  // True where the payload is the gradient as Transform left it in memory, so that Encode is
   // not needed.
-  bool plain() const { return options_.codec->id() == CodecId::kNone; }
+  bool plain(const SegmentPlan& plan) const { return codec(plan).id() == CodecId::kNone; }
   uint64_t EncodedBytes(const SegmentPlan& plan) const;
   // What is encoded is committed: the error keeps what it lost.
   void Encode(const SegmentPlan& plan, const float* gradient, uint8_t* payload);
 
-  const Codec& codec() const { return *options_.codec; }
+  // Of the segment's next push.
+  const Codec& codec(const SegmentPlan& plan) const {
+    return squeeze_ != nullptr ? squeeze_->codec(plan) : *options_.codec;
+  }
+  // Rules that compress rounds both ways: takes the reply to a push of the segment, of
+  // which `sent` were the bytes, or to a read. DATA_LOSS as SqueezeReplica::Take.
+  bool squeezes() const { return squeeze_ != nullptr; }
+  absl::Status TakeReply(const SegmentPlan& plan, const RoundReply& reply, const Payload& payload,
+                         ByteSpan sent, float* parameters);
   // By position in the flat trainable vector; empty where nothing is lost.
   absl::Span<const float> error() const { return error_; }
-  // The half's momentum, by position in the flat trainable vector; empty where the rule
-  // has none.
+  // The half's momentum, or what the workers of a compressed round share, by position in
+  // the flat trainable vector; empty where the rule has none.
   absl::Span<const float> momentum() const;
   bool has_momentum() const { return half_ != nullptr; }
   // The server counts the segment's momentum at the rate of this ticket from now on.
@@ -67,6 +79,7 @@ class PushEncoder {
  private:
   const PushEncoderOptions options_;
   std::unique_ptr<WorkerHalf> half_;
+  std::unique_ptr<SqueezeReplica> squeeze_;
   std::vector<float> error_;
   // By segment: of the last push, or repaired to; 0: nothing pushed yet.
   std::vector<float> previous_eta_;

@@ -177,10 +177,18 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
   float* gradient = operation_.gradient + plan.begin;
   encoder_.Transform(plan, operation_.ticket, segment.clock, parameters_.data() + plan.begin,
                      gradient);
-  if (encoder_.plain()) return aliases_.Alias(gradient, plain_bytes);
+  if (encoder_.plain(plan)) {
+    segment.sent = ByteSpan(reinterpret_cast<const uint8_t*>(gradient), plain_bytes);
+    return aliases_.Alias(gradient, plain_bytes);
+  }
   const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
   encoder_.Encode(plan, gradient, buffer.data);
-  return pool_.Share(buffer);
+  grpc::Slice slice = pool_.Share(buffer);
+  if (encoder_.squeezes()) {
+    segment.sent_slice = slice;
+    segment.sent = ByteSpan(slice.begin(), slice.size());
+  }
+  return slice;
 }
 
 absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::ByteBuffer& reply) {
@@ -240,8 +248,31 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   return FollowUp{};
 }
 
+absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
+                                        const Payload& payload) {
+  if (payload.bytes > 0 && Checksum(payload) != header.checksum()) {
+    return absl::DataLossError("its checksum is wrong");
+  }
+  const RoundReply reply = {.parts = header.parts(),
+                            .late = header.result() == v1::ReplyHeader::LATE,
+                            .round = header.round(),
+                            .members = header.members(),
+                            .frozen = header.frozen(),
+                            .fold = header.fold(),
+                            .eta = header.learning_rate()};
+  const absl::Status taken = encoder_.TakeReply(*segment.plan, reply, payload, segment.sent,
+                                                parameters_.data() + segment.plan->begin);
+  if (!taken.ok()) return taken;
+  segment.sent = {};
+  segment.sent_slice = {};
+  segment.held_version = header.version();
+  segment.clock = std::max(segment.clock, header.clock());
+  return absl::OkStatus();
+}
+
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
+  if (encoder_.squeezes() && IsTrainable(segment)) return ReadRound(segment, header, payload);
   const SegmentPlan& plan = *segment.plan;
   const Codec* codec = header.codec() <= 255 ? FindCodec(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || !codec->for_replies()) {

@@ -88,13 +88,17 @@ class SegmentExchange : public ExchangeHandler {
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
     bool has_share = false;
     uint64_t share_ticket = 0;
+    // Of the push under way, for rules that compress rounds: should it come too late, the
+    // encoder takes it back.
+    ByteSpan sent;
+    grpc::Slice sent_slice;
   };
 
   bool IsTrainable(const SegmentState& segment) const {
     return segment.plan->kind == TensorKind::kTrainable;
   }
   const Codec& PushCodec(const SegmentState& segment) const {
-    return IsTrainable(segment) ? encoder_.codec() : *plain_;
+    return IsTrainable(segment) ? encoder_.codec(*segment.plan) : *plain_;
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,6 +112,8 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Read(SegmentState& segment, const v1::ReplyHeader& header, const Payload& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
+                         const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MarkReady(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

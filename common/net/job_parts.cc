@@ -18,7 +18,7 @@ namespace foreshard {
 bool IsSynchronous(const v1::JobSpec& job) {
   const RuleTraits* rule = FindRule(job.update().rule());
   return rule != nullptr &&
-         (rule->synchronous || (rule->elastic && job.update().synchronous()));
+         (rule->synchronous || (rule->optional_rounds && job.update().synchronous()));
 }
 
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {

@@ -79,7 +79,7 @@ void ReplayWorker::MakePayloads(uint64_t ticket, bool finite, GradientComputer& 
       float* gradient = computer.gradient() + segment.begin;
       encoder.Transform(segment, ticket, clock[segment.id], parameters.data() + segment.begin,
                         gradient);
-      if (!encoder.plain()) {
+      if (!encoder.plain(segment)) {
         out.resize(encoder.EncodedBytes(segment));
         encoder.Encode(segment, gradient, out.data());
         continue;
