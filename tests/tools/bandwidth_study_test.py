@@ -137,6 +137,7 @@ class Measuring(unittest.TestCase):
         self.assertEqual(part["push_bytes_per_step"], 2000)
         self.assertEqual(part["pull_bytes_per_step"], 4000)
         self.assertAlmostEqual(part["bytes_ratio"], 8 / 3)
+        self.assertAlmostEqual(part["bytes_ratio_median"], 8 / 3)
         self.assertEqual(part["link_bytes_per_step"]["server-0"],
                          {"received": 2200, "sent": 4200})
         self.assertEqual(part["busiest_link_bytes_per_step"], 6400)
@@ -162,11 +163,14 @@ class Measuring(unittest.TestCase):
         seen = []
         pushed = 0
         for k in range(50):
-            # One small push early on, as of a skipped batch, is no phase.
-            pushed += 0 if k == 0 else 100 if k == 5 else 4000 if k < 20 else 130
+            # One small push early on, as of a skipped batch, is no phase; nor is one in full
+            # precision later.
+            pushed += 0 if k == 0 else 100 if k == 5 else 4000 if k < 20 or k == 35 else 130
             seen.append(measure.Sample(seconds=k, batches=k, push_bytes=pushed))
+            # Seen between two steps.
+            seen.append(measure.Sample(seconds=k + 0.5, batches=k, push_bytes=pushed))
         measure.mark_phases(seen)
-        self.assertEqual([sample.phase for sample in seen], [1] * 20 + [2] * 30)
+        self.assertEqual([sample.phase for sample in seen], [1] * 40 + [2] * 60)
 
     def test_times_to_targets(self):
         curve = measure.curve(samples(8), 2)
@@ -257,7 +261,7 @@ def record(method, rate, seed, step_ms, seconds, phases=((None, 100, 1.0),), acc
         ms = step_ms[phase] if isinstance(step_ms, dict) else step_ms
         parts.append({"phase": phase, "steps": steps, "step_seconds": ms / 1e3,
                       "compute_seconds": compute_ms / 1e3, "push_bytes_per_step": 4e6 / ratio,
-                      "pull_bytes_per_step": 4e6 / ratio, "bytes_ratio": ratio,
+                      "pull_bytes_per_step": 4e6 / ratio, "bytes_ratio": 0.9 * ratio, "bytes_ratio_median": ratio,
                       "busiest_link_bytes_per_step": 8e6 / ratio,
                       "link_bytes_per_step": {"server-0": {"received": 4e6 / ratio,
                                                            "sent": 4e6 / ratio}}})
@@ -307,6 +311,7 @@ class Results(unittest.TestCase):
         goals = results.document(made_up_study())["goals"]
         fewer, steps, end_to_end, faster, accuracy = goals
         self.assertEqual((fewer["measured"], fewer["met"]), (31.0, True))
+        self.assertIn("27.9 with the rounds in full precision", fewer["note"])
         self.assertAlmostEqual(steps["measured"], 12.5)
         self.assertTrue(steps["met"])
         self.assertAlmostEqual(steps["limit"], rates.step_limit(0.96, 31))

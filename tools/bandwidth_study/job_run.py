@@ -12,6 +12,9 @@ from . import daemons, measure, network as networks, scrape
 PORT = 7000
 _TICK_SECONDS = 0.02
 _SAMPLE_SECONDS = 0.25
+# While a run is young, so that short ones are seen at all.
+_YOUNG_SECONDS = 3
+_YOUNG_SAMPLE_SECONDS = 0.04
 _STATUS_SECONDS = 1.0
 _STATUS_TIMEOUT_SECONDS = 5
 _READY_SECONDS = 90
@@ -157,7 +160,8 @@ class Run:
             if all(not worker.running for worker in workers) or self._seen_enough():
                 return now - self._began
             if now >= next_sample:
-                next_sample = now + _SAMPLE_SECONDS
+                young = now - self._began < _YOUNG_SECONDS
+                next_sample = now + (_YOUNG_SAMPLE_SECONDS if young else _SAMPLE_SECONDS)
                 self._sample()
                 batches = self._samples[-1].batches
                 if batches > moved:

@@ -68,6 +68,20 @@ def mean_step_seconds(first, last, workers):
     return (last.seconds - first.seconds) * workers / (last.batches - first.batches)
 
 
+def median_ratio(samples):
+    """How many times fewer bytes than in fp32 moved between one sample and the next, so
+    that a single round in full precision among compressed ones does not count."""
+    def moved(sample):
+        return sample.push_bytes + sample.pull_bytes
+
+    def plain(sample):
+        return sample.push_plain_bytes + sample.pull_plain_bytes
+
+    found = [(plain(b) - plain(a)) / (moved(b) - moved(a))
+             for a, b in zip(samples, samples[1:]) if moved(b) > moved(a)]
+    return statistics.median(found) if found else None
+
+
 def stretch(samples, workers, phase=None):
     """The figures of a stretch of samples; None where it has no whole step."""
     first, last = samples[0], samples[-1]
@@ -102,6 +116,7 @@ def stretch(samples, workers, phase=None):
         "push_bytes_per_step": a_step("push_bytes"),
         "pull_bytes_per_step": a_step("pull_bytes"),
         "bytes_ratio": plain / bytes_moved if bytes_moved > 0 else None,
+        "bytes_ratio_median": median_ratio(samples),
         "link_bytes_per_step": links,
         # Both ways together, and the fuller way alone.
         "busiest_link_bytes_per_step": max(
@@ -127,18 +142,22 @@ def stretches(samples, workers):
 
 
 def mark_phases(samples):
-    """Gives samples their phase from the bytes pushed a batch, where nobody said it:
-    phase 2 begins where a push is less than half of what it was."""
-    moves = [(i, (b.push_bytes - a.push_bytes) / (b.batches - a.batches))
-             for i, (a, b) in enumerate(zip(samples, samples[1:]), 1) if b.batches > a.batches]
-    full = statistics.median([size for _, size in moves[:3]]) if moves else 0
-    phase = 1
-    sizes = dict(moves)
+    """Gives samples their phase from the bytes pushed a batch, where nobody said it: phase
+    2 begins where pushes become less than half of what they were, and most of the next few
+    are. In it single rounds may be in full precision."""
+    moves = []  # (sample, bytes a batch since the move before)
+    last = samples[0]
     for i, sample in enumerate(samples):
-        if phase == 1 and i in sizes and sizes[i] < full / 2 and all(
-                later < full / 2 for at, later in moves if at > i):
-            phase = 2
-        sample.phase = phase
+        if sample.batches > last.batches:
+            moves.append((i, (sample.push_bytes - last.push_bytes) /
+                          (sample.batches - last.batches)))
+            last = sample
+    full = statistics.median([size for _, size in moves[:3]]) if moves else 0
+    small = [size < full / 2 for _, size in moves]
+    begin = next((moves[k][0] for k in range(len(moves))
+                  if small[k] and 2 * sum(small[k:k + 5]) > len(small[k:k + 5])), len(samples))
+    for i, sample in enumerate(samples):
+        sample.phase = 1 if i < begin else 2
 
 
 def curve(samples, workers):

@@ -28,8 +28,8 @@ METHODS = (
            ("update.rule=adam", "update.synchronous=true",
             "compression.push=fp16", "compression.reply=fp16")),
     Method("apmsqueeze", "APMSqueeze, 1 bit both ways",
-           ("update.rule=apmsqueeze",
-            "compression.push=one_bit", "compression.reply=one_bit")),
+           # Its replies are encoded as its pushes are.
+           ("update.rule=apmsqueeze", "compression.push=one_bit", "compression.reply=none")),
     Method("dana", "DANA-Slim, 1 bit both ways",
            ("update.rule=dana_slim", "update.momentum=0.9", "schedule.learning_rate=0.05",
             "compression.push=one_bit", "compression.reply=one_bit")),
