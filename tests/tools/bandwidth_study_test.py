@@ -108,8 +108,8 @@ def samples(batches_a_second, seconds=60, rounds=True, **more):
         found.append(measure.Sample(
             seconds=at, batches=batches, loss=2 / (1 + at), push_bytes=1000 * batches,
             pull_bytes=2000 * batches, push_plain_bytes=4000 * batches,
-            pull_plain_bytes=4000 * batches, rounds=batches // 2 if rounds else 0,
-            round_seconds=(batches // 2) * 2 / batches_a_second if rounds else 0,
+            pull_plain_bytes=4000 * batches, rounds=batches // 2 if rounds else None,
+            round_seconds=(batches // 2) * 2 / batches_a_second if rounds else None,
             links={"server-0": (1100 * batches, 2100 * batches), "worker-0": (0, 550 * batches)},
             **more))
     return found

@@ -22,6 +22,8 @@ _READY_SECONDS = 90
 # job that is sensible here.
 _FIRST_PULL_BYTES = 64e6
 _GRACE_SECONDS = 10
+# For the lead to say that training is over, once the workers have left.
+_LEAVE_SECONDS = 10
 _EVALUATOR_SECONDS = 600
 # Training that makes no step for so long has failed: servers expire silent workers much sooner.
 _STALLED_SECONDS = 300
@@ -69,6 +71,11 @@ def check(programs, job, folder, interrupt):
     finally:
         daemons.end([daemon], _GRACE_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mean(values):
+    known = [value for value in values if value is not None and value == value]
+    return sum(known) / len(known) if known else None
 
 
 class Run:
@@ -151,6 +158,9 @@ class Run:
         return self._watch(servers, workers)
 
     def _watch(self, servers, workers):
+        # At first nothing has moved; how long the first round has been open is not known.
+        self._samples = [measure.Sample(seconds=0.0, links=dict.fromkeys(
+            self._network.nodes, (0, 0)))]
         next_sample = next_status = 0
         moved, moved_at = -1, time.monotonic()
         while True:
@@ -196,10 +206,9 @@ class Run:
             except OSError:
                 pass  # it has left, or is busy: what it said last stands
 
-    def _sample(self, totals=None):
-        """`totals`: batches completed, where the lead has said it at the end."""
-        self._fetch_all(self._servers if totals is not None else
-                        [*self._servers, *self._workers])
+    def _sample(self):
+        """What workers and servers say now. All counts of a worker are of one moment."""
+        self._fetch_all([*self._servers, *self._workers])
         sample = measure.Sample(seconds=time.monotonic() - self._began)
         losses = []
         for node in self._workers:
@@ -213,20 +222,36 @@ class Run:
             sample.compute_seconds += metrics.get("step_duration_seconds_sum", 0, phase="compute")
             sample.compute_batches += metrics.get("step_duration_seconds_count", 0,
                                                   phase="compute")
-        if totals is not None:
-            sample.batches = totals
-        losses = [loss for loss in losses if loss is not None and loss == loss]
-        # In the last sample workers have said nothing new.
-        if losses and totals is None:
-            sample.loss = sum(losses) / len(losses)
-        for node in self._servers:
-            metrics = self._seen.get(node)
-            if metrics is None:
-                continue
             sample.push_bytes += metrics.get("push_bytes_total", 0)
             sample.pull_bytes += metrics.get("pull_bytes_total", 0)
             sample.push_plain_bytes += metrics.get("push_uncompressed_bytes_total", 0)
             sample.pull_plain_bytes += metrics.get("pull_uncompressed_bytes_total", 0)
+        sample.loss = _mean(losses)
+        self._add(sample)
+
+    def _last_sample(self, trained):
+        """Workers have left; what they said at last, the lead knows."""
+        self._fetch_all(self._servers)
+        sample = measure.Sample(seconds=trained)
+        before = self._samples[-1]
+        sample.compute_seconds = before.compute_seconds
+        sample.compute_batches = before.compute_batches
+        said = [worker.get("figures") or {} for worker in self._status.get("workers", [])]
+        for name, field in (("batches", "steps"), ("push_bytes", "push_bytes"),
+                            ("pull_bytes", "pull_bytes"),
+                            ("push_plain_bytes", "push_uncompressed_bytes"),
+                            ("pull_plain_bytes", "pull_uncompressed_bytes")):
+            setattr(sample, name, sum(figures.get(field, 0) for figures in said))
+        sample.loss = _mean([figures.get("loss") for figures in said if figures.get("steps", 0) > 0])
+        self._add(sample)
+
+    def _add(self, sample):
+        """Completes it by the servers' clocks and the links' counters."""
+        sample.rounds = sample.round_seconds = 0
+        for node in self._servers:
+            metrics = self._seen.get(node)
+            if metrics is None:
+                continue
             sample.rounds += metrics.get("round_duration_seconds_count", 0)
             sample.round_seconds += metrics.get("round_duration_seconds_sum", 0)
             phase = metrics.get("phase")
@@ -269,13 +294,18 @@ class Run:
             self._progress(last.seconds, last.batches, lead.get("total_tickets", 0), last.loss)
 
     def _await_evaluation(self, trained):
-        self._ask_status(trained)
-        total, made = (self._status.get(key, 0) for key in ("total_tickets", "completed_tickets"))
-        if not self._status.get("finished") or made < total:
-            raise RunError(f"the workers left after {made} of {total} batches: "
-                           f"{self._status.get('finish_reason') or 'no reason given'}")
-        self._sample(totals=made)
-        self._samples[-1].seconds = trained
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while True:
+            self._ask_status(trained)
+            total, made = (self._status.get(key, 0)
+                           for key in ("total_tickets", "completed_tickets"))
+            if self._status.get("finished") and made >= total:
+                break
+            if time.monotonic() >= deadline:
+                raise RunError(f"the workers left after {made} of {total} batches: "
+                               f"{self._status.get('finish_reason') or 'no reason given'}")
+            self._interrupt.sleep(0.2)
+        self._last_sample(trained)
         deadline = time.monotonic() + _EVALUATOR_SECONDS
         while self._evaluator.running:
             self._interrupt.check()
@@ -304,7 +334,6 @@ class Run:
         if not self._phase_metric and any(
                 override == "update.rule=apmsqueeze" for override in self._job.overrides):
             measure.mark_phases(self._samples)
-        # The last sample has the batches in flight at the end, which no window should.
         parts = measure.stretches(self._samples, workers)
         whole = self._whole()
         return {

@@ -27,8 +27,8 @@ class Sample:
     pull_bytes: float = 0
     push_plain_bytes: float = 0  # what they would be in fp32
     pull_plain_bytes: float = 0
-    rounds: float = 0            # closed, of all segments
-    round_seconds: float = 0     # from one closed round to the next, together
+    rounds: float = None         # closed, of all segments; None: not known
+    round_seconds: float = None  # from one closed round to the next, together
     links: dict = field(default_factory=dict)  # node: (received, sent)
     phase: int = None            # of two-phase methods
 
@@ -63,7 +63,7 @@ def quantile(values, q):
 
 def mean_step_seconds(first, last, workers):
     """Between two samples."""
-    if last.rounds > first.rounds:
+    if None not in (first.rounds, last.rounds) and last.rounds > first.rounds:
         return (last.round_seconds - first.round_seconds) / (last.rounds - first.rounds)
     return (last.seconds - first.seconds) * workers / (last.batches - first.batches)
 

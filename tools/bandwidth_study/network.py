@@ -87,7 +87,8 @@ def owner():
     return f"fsbw-{os.getpid()}-{process_start(os.getpid())}-"
 
 
-def _namespaces():
+def namespaces():
+    """Of all studies, living and dead."""
     try:
         return sorted(name for name in os.listdir(_FOLDER) if _NAMES.fullmatch(name))
     except FileNotFoundError:
@@ -139,13 +140,13 @@ def _remove(names):
 def remove_own():
     """Removes whatever this process made and has not removed yet."""
     prefix = owner()
-    _remove([name for name in _namespaces() if name.startswith(prefix)])
+    _remove([name for name in namespaces() if name.startswith(prefix)])
 
 
 def remove_leftovers():
     """Removes what processes made that are gone; returns the namespaces' names."""
     dead = []
-    for name in _namespaces():
+    for name in namespaces():
         pid, start, _ = _NAMES.fullmatch(name).groups()
         if process_start(int(pid)) != int(start):
             dead.append(name)

@@ -316,7 +316,7 @@ class _Page:
     def _links(self):
         nodes = list(next(iter(self._document["summary"]))["links"])
         header = ["rate and method"] + [f"{node} {way}" for node in nodes
-                                        for way in ("in", "out")] + ["payload in", "payload out"]
+                                        for way in ("in", "out")] + ["pushed", "replies"]
         rows = []
         for entry in self._document["summary"]:
             run = self._run_of(entry["method"], entry["rate"])
@@ -328,8 +328,8 @@ class _Page:
             rows.append(row)
         return ("<h2>Bytes on the links</h2>\n<p class=\"note\">MB a step over the whole run, as "
                 "each link's interface counted them: headers, acknowledgements, repeated packets, "
-                "heartbeats and the lead's answers included. Beside them what servers counted: "
-                "pushes in, replies out, of trainable tensors.</p>\n" + table(header, rows))
+                "heartbeats and the lead's answers included. Beside them what workers counted: "
+                "pushes and replies of trainable tensors.</p>\n" + table(header, rows))
 
     def _failed(self):
         failed = self._document["failed"]

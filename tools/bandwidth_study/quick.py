@@ -4,11 +4,11 @@ import os
 import random
 import struct
 
-RATES = "20mbit,200mbit"
+RATES = "30mbit,300mbit"
 
 _SIDE = 16
 _CLASSES = 4
-_TRAIN_EXAMPLES = 960
+_TRAIN_EXAMPLES = 1600
 _TEST_EXAMPLES = 200
 
 _JOB = """\

@@ -181,7 +181,7 @@ class Study:
         path = self.folder.file("runs", "trial.json")
         trial = self._read(path)
         if trial is None or trial.get("fingerprint") != key:
-            self._display.begin_run(self.reference, first, self.settings.seeds[0])
+            self._display.note(f"a trial of {_TRIAL_STEPS} steps at {rates.format_rate(first)}")
             measured = self._train(self.reference, first, self.settings.seeds[0], "trial",
                                    lambda *_: None, _TRIAL_STEPS)
             trial = {"fingerprint": key, "rate_bits_per_second": first, "total": measured}
