@@ -147,6 +147,13 @@ class Measuring(unittest.TestCase):
         self.assertIsNone(measure.stretch(samples(0.01, seconds=10), 2))
         self.assertIsNone(measure.stretch(samples(8)[:1], 2))
 
+    def test_a_run_shorter_than_a_window_is_timed_from_its_first_known_round(self):
+        seen = samples(80, seconds=1)
+        seen[0].rounds = seen[0].round_seconds = None  # open since nobody knows when
+        for sample in seen[1:]:
+            sample.round_seconds += 5
+        self.assertAlmostEqual(measure.stretch(seen, 2)["step_seconds"], 0.025)
+
     def test_phases_are_measured_apart(self):
         slow, fast = samples(2, phase=1), samples(20, phase=2)
         for sample in fast:
@@ -325,6 +332,17 @@ class Results(unittest.TestCase):
         self.assertAlmostEqual(accuracy["measured"], 0.2)
         self.assertTrue(accuracy["met"])
         self.assertIn("2 paired seeds of 5, mean difference -0.20 ± 0.57", accuracy["note"])
+
+    def test_one_bit_both_ways_is_judged_by_the_busiest_link(self):
+        made = made_up_study()
+        dana = methods.METHODS[3]
+        made.settings.methods = [made.reference, dana]
+        for rate in (None, made.rates[1]):
+            made.records[(dana.name, rate, 1)] = record(dana.name, rate, 1, 70, 7,
+                                                        ((None, 100, 24.0),))
+        goal, = results.document(made)["goals"]
+        self.assertAlmostEqual(goal["measured"], 24)
+        self.assertFalse(goal["met"])
 
     def test_what_was_not_measured_is_neither_met_nor_missed(self):
         made = made_up_study()

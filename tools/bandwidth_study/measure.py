@@ -68,6 +68,14 @@ def mean_step_seconds(first, last, workers):
     return (last.seconds - first.seconds) * workers / (last.batches - first.batches)
 
 
+def _short_step_seconds(samples, workers):
+    """Of a stretch shorter than a window: by the servers' clocks as soon as they are known."""
+    known = next((sample for sample in samples if sample.rounds), samples[0])
+    if None in (known.rounds, samples[-1].rounds) or known.rounds >= samples[-1].rounds:
+        known = samples[0]
+    return mean_step_seconds(known, samples[-1], workers)
+
+
 def median_ratio(samples):
     """How many times fewer bytes than in fp32 moved between one sample and the next, so
     that a single round in full precision among compressed ones does not count."""
@@ -89,7 +97,7 @@ def stretch(samples, workers, phase=None):
     seconds = last.seconds - first.seconds
     if steps < 1 or seconds <= 0:
         return None
-    times = windows(samples, workers) or [mean_step_seconds(first, last, workers)]
+    times = windows(samples, workers) or [_short_step_seconds(samples, workers)]
     computed = last.compute_batches - first.compute_batches
 
     def a_step(name):

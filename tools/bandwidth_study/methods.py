@@ -19,6 +19,11 @@ class Method:
         """It trains in full precision first and compresses later."""
         return "update.rule=apmsqueeze" in self.overrides
 
+    @property
+    def one_bit_both_ways(self):
+        """All along, in both directions."""
+        return {"compression.push=one_bit", "compression.reply=one_bit"} <= set(self.overrides)
+
 
 METHODS = (
     Method("adam", "Adam, fp32",

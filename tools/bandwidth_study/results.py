@@ -13,6 +13,7 @@ BYTES_RATIO_GOAL = 30
 STEP_SPEEDUP_GOAL = 10
 END_TO_END_GOAL = 4
 FASTER_END_TO_END_GOAL = 2
+EXCHANGE_GOAL = 25
 ACCURACY_POINTS_GOAL = 0.3
 ACCURACY_SEEDS_GOAL = 5
 # An explicit rate stands for an automatic one that it is so close to.
@@ -159,9 +160,6 @@ class Figures:
     def goals(self):
         """[{"goal", "wanted", "limit", "measured", "met", "note"}]; met is null where
         nothing was measured."""
-        squeezed = next((m for m in self._study.settings.methods if m.two_phases), None)
-        if squeezed is None:
-            return []
         found = []
 
         def add(goal, wanted, measured, limit=None, note="", below=False):
@@ -171,6 +169,31 @@ class Figures:
             found.append({"goal": goal, "wanted": wanted, "limit": limit, "measured": measured,
                           "met": met, "note": note})
 
+        squeezed = next((m for m in self._study.settings.methods if m.two_phases), None)
+        if squeezed is not None:
+            self._squeezed_goals(squeezed, add)
+        automatic = self.automatic()
+        rate = self._rate_near(automatic[-1]) if automatic else None
+        for method in self._study.settings.methods:
+            if not method.one_bit_both_ways:
+                continue
+            mine, full = (self.summary(m, rate) if rate else None
+                          for m in (method, self._study.reference))
+            measured = None
+            if mine and full:
+                measured = (full["phases"][0]["busiest_link_bytes_per_step"] /
+                            mine["phases"][0]["busiest_link_bytes_per_step"])
+            add(f"{method.name} at {self._name(rate, -1)}: bytes on the busiest link, times fewer "
+                "than in full precision", EXCHANGE_GOAL, measured, None,
+                "as the interface counts them; full, it bears so many times the exchanges"
+                if measured else "no run at this rate")
+        return found
+
+    def _name(self, rate, part):
+        automatic = self.automatic()
+        return rates.format_rate(rate or automatic[part]) if automatic else "the automatic rate"
+
+    def _squeezed_goals(self, squeezed, add):
         def phase_two(summary):
             return next((p for p in summary["phases"] if p["phase"] == 2), None) if summary else None
 
@@ -184,7 +207,7 @@ class Figures:
                 ("slow", -1, END_TO_END_GOAL), ("fast", 0, FASTER_END_TO_END_GOAL)):
             automatic = self.automatic()
             rate = self._rate_near(automatic[part]) if automatic else None
-            at = rates.format_rate(rate or automatic[part]) if automatic else "the automatic rate"
+            at = self._name(rate, part)
             summary = self.summary(squeezed, rate) if rate else None
             reference = self.summary(self._study.reference, rate) if rate else None
             share = reference["wire_share"] if reference else None
@@ -211,7 +234,6 @@ class Figures:
             note += f" ± {spread:.2f}"
         add(f"{squeezed.name}: points of accuracy away from {self._study.reference.name}",
             ACCURACY_POINTS_GOAL, abs(mean(points)) if points else None, None, note, below=True)
-        return found
 
     def _warm_up(self, method, rate):
         parts = [part for run in self.runs(method, rate) for part in run["phases"]]
