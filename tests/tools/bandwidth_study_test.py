@@ -268,7 +268,8 @@ def record(method, rate, seed, step_ms, seconds, phases=((None, 100, 1.0),), acc
         ms = step_ms[phase] if isinstance(step_ms, dict) else step_ms
         parts.append({"phase": phase, "steps": steps, "step_seconds": ms / 1e3,
                       "compute_seconds": compute_ms / 1e3, "push_bytes_per_step": 4e6 / ratio,
-                      "pull_bytes_per_step": 4e6 / ratio, "bytes_ratio": 0.9 * ratio, "bytes_ratio_median": ratio,
+                      "pull_bytes_per_step": 4e6 / ratio, "bytes_ratio": 0.9 * ratio,
+                      "bytes_ratio_median": ratio,
                       "busiest_link_bytes_per_step": 8e6 / ratio,
                       "link_bytes_per_step": {"server-0": {"received": 4e6 / ratio,
                                                            "sent": 4e6 / ratio}}})
@@ -484,7 +485,8 @@ class Plans(unittest.TestCase):
 class Drawing(unittest.TestCase):
     def test_ticks_are_round(self):
         self.assertEqual(svg.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10])
-        self.assertEqual([round(t, 6) for t in svg.log_ticks(1, 1000)], [1, 3, 10, 30, 100, 300, 1000])
+        self.assertEqual([round(t, 6) for t in svg.log_ticks(1, 1000)],
+                         [1, 3, 10, 30, 100, 300, 1000])
         self.assertEqual([svg.label(v) for v in (62.1e6, 0.05, 1500, 0)],
                          ["62.1M", "0.05", "1.5k", "0"])
 

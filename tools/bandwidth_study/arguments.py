@@ -15,8 +15,8 @@ _MOST_NODES = 64
 _DESCRIPTION = """\
 Compares methods of training on networks of limited rates: servers and workers run in
 network namespaces of this machine, joined by links with a rate limit in each direction.
-Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN), ip and tc; removes whatever it made, also after a signal or
-a failure, and what an earlier study that was killed has left behind.
+Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN), ip and tc; removes whatever it made, also
+after a signal or a failure, and what an earlier study that was killed has left behind.
 
 Each method first runs without limits; then at each rate. `--rates auto` takes the rate at
 which full precision would spend 96 % of a step on the wire, by what its run without limits
@@ -29,8 +29,8 @@ DIR/results.json and DIR/report.html (fields: tools/README.md), written after ea
 DIR/runs/ keeps finished runs, which are not made again: a study that was interrupted goes
 on, and one that gets another rate, seed or method runs only that.
 
-Exit status: 0 done, 1 a run failed or the folder is in use, 2 bad arguments or a method that the programs refuse,
-77 no network namespaces can be made here, 130 interrupted.
+Exit status: 0 done, 1 a run failed or the folder is in use, 2 bad arguments or a method
+that the programs refuse, 77 no network namespaces can be made here, 130 interrupted.
 """
 
 
@@ -107,7 +107,8 @@ def _number(low, high):
         except ValueError:
             value = float("nan")
         if not low < value <= high:
-            raise argparse.ArgumentTypeError(f"'{text}' is no number above {low:g} and at most {high:g}")
+            raise argparse.ArgumentTypeError(
+                f"'{text}' is no number above {low:g} and at most {high:g}")
         return value
     return convert
 
@@ -142,9 +143,11 @@ def parse(arguments):
                         help="further seeds for runs without limits, whose accuracies are "
                              "compared in pairs [none]; a rate changes no accuracy in rounds")
     parser.add_argument("--target-loss", type=_number(0, 1e9), metavar="X",
-                        help="time runs to this training loss [1.1 times the reference's at its end]")
+                        help="time runs to this training loss [1.1 times the reference's at "
+                             "its end]")
     parser.add_argument("--target-accuracy", type=_number(0, 1), metavar="X",
-                        help="time runs to this test accuracy, as in 0.9 [the reference's less 0.01]")
+                        help="time runs to this test accuracy, as in 0.9 [the reference's "
+                             "less 0.01]")
     parser.add_argument("--results", metavar="DIR",
                         help="folder of the results [results/bandwidth; with --quick "
                              "results/bandwidth-quick]")

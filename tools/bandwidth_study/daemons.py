@@ -138,4 +138,5 @@ def end(daemons, grace_seconds):
         try:
             daemon.process.wait(_KILL_SECONDS)
         except subprocess.TimeoutExpired as error:
-            raise DaemonError(f"{daemon.name} (process {daemon.process.pid}) does not die") from error
+            raise DaemonError(
+                f"{daemon.name} (process {daemon.process.pid}) does not die") from error

@@ -242,7 +242,8 @@ class Run:
                             ("push_plain_bytes", "push_uncompressed_bytes"),
                             ("pull_plain_bytes", "pull_uncompressed_bytes")):
             setattr(sample, name, sum(figures.get(field, 0) for figures in said))
-        sample.loss = _mean([figures.get("loss") for figures in said if figures.get("steps", 0) > 0])
+        sample.loss = _mean(
+            [figures.get("loss") for figures in said if figures.get("steps", 0) > 0])
         self._add(sample)
 
     def _add(self, sample):

@@ -1,7 +1,6 @@
 """tools/bandwidth-study from the command line to the exit status."""
 
 import json
-import os
 import sys
 
 from . import arguments, interrupt as interrupts, network, page, progress, quick, results, study
@@ -25,15 +24,16 @@ def _summary(document):
         for phase in entry["phases"]:
             name = entry["method"] + (f" phase {phase['phase']}" if phase["phase"] else "")
             speedup = phase.get("step_speedup")
-            lines.append(f"  {entry['rate']:>12}  {name:<22} {1000 * phase['step_seconds']:9.2f} ms "
-                         f"a step{f'  {speedup:6.2f} times faster' if speedup else ''}")
+            faster = f"  {speedup:6.2f} times faster" if speedup else ""
+            lines.append(f"  {entry['rate']:>12}  {name:<22} "
+                         f"{1000 * phase['step_seconds']:9.2f} ms a step{faster}")
     for goal in document["goals"]:
         measured = "not measured" if goal["measured"] is None else f"{goal['measured']:.2f}"
         limit = f", limit {goal['limit']:.1f}" if goal["limit"] is not None else ""
         verdict = {True: "met", False: "MISSED", None: "-"}[goal["met"]]
-        lines.append(f"  {verdict:<7} {goal['goal']}: {measured} (goal {goal['wanted']:g}{limit}"
-                     f"; {goal['note']})" if goal["note"] else
-                     f"  {verdict:<7} {goal['goal']}: {measured} (goal {goal['wanted']:g}{limit})")
+        note = f"; {goal['note']}" if goal["note"] else ""
+        lines.append(f"  {verdict:<7} {goal['goal']}: {measured} "
+                     f"(goal {goal['wanted']:g}{limit}{note})")
     return lines
 
 

@@ -55,7 +55,8 @@ def _run(*command, lines=None):
     if program is None:
         raise NetworkError(f"there is no program '{command[0]}' (Debian package iproute2)")
     try:
-        done = subprocess.run([program, *command[1:]], input="\n".join(lines) + "\n" if lines else None,
+        done = subprocess.run([program, *command[1:]],
+                              input="\n".join(lines) + "\n" if lines else None,
                               stdin=None if lines else subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               start_new_session=True, check=False)
@@ -249,10 +250,12 @@ class Network:
         for node, address in self._nodes.items():
             lines = ["link set lo up", f"addr add {address}/16 dev eth0", "link set dev eth0 up"]
             if node in self._servers:
-                lines += [f"addr add {self._control(node)}/24 dev control", "link set dev control up"]
+                lines += [f"addr add {self._control(node)}/24 dev control",
+                          "link set dev control up"]
             _batch("ip", self.namespace(node), lines)
         _batch("ip", self.namespace(OBSERVER),
-               ["link set lo up", "addr add 10.214.0.254/24 dev control", "link set dev control up"] +
+               ["link set lo up", "addr add 10.214.0.254/24 dev control",
+                "link set dev control up"] +
                [f"route add {self._nodes[node]}/32 via {self._control(node)}"
                 for node in self._servers])
         if self._rate is not None:

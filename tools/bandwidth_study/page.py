@@ -158,8 +158,8 @@ class _Page:
                      f"{figure3(calibration['rate_bits_per_second'], 1e-6)} Mbit/s")
             trial = calibration["trial"]
             if trial:
-                words += (f" (corrected by a trial: {figure3(trial['step_seconds'], 1e3)} ms a step "
-                          f"at {figure3(trial['rate_bits_per_second'], 1e-6)} Mbit/s)")
+                words += (f" (corrected by a trial: {figure3(trial['step_seconds'], 1e3)} ms a "
+                          f"step at {figure3(trial['rate_bits_per_second'], 1e-6)} Mbit/s)")
             lines += f"<p>{text(words)}.</p>\n"
         return lines
 
@@ -250,7 +250,8 @@ class _Page:
                      seconds(entry["seconds_to_loss"]), seconds(entry["seconds_to_accuracy"]),
                      percent(entry["final_accuracy"], entry["final_accuracy_deviation"]),
                      figure3(entry["final_loss"]), percent(entry["wire_share"]),
-                     figure3(entry["expected_step_seconds"], 1e3), figure3(entry["step_seconds"], 1e3),
+                     figure3(entry["expected_step_seconds"], 1e3),
+                     figure3(entry["step_seconds"], 1e3),
                      len(entry["seeds"])] for entry in entries]
             parts.append(table(
                 ["end to end", "time", "faster", f"to loss {loss}", f"to accuracy {accuracy}",
@@ -351,15 +352,16 @@ class _Page:
             ("rate", "Of every server's and every worker's link, in each direction apart. The "
              "evaluator reaches the servers by another way, which has no limit."),
             ("on the wire", "The part of a step that it does not take without limits."),
-            ("ms a step by arithmetic", "What it takes without limits, and the bytes of the busiest "
-             "link, both ways one after the other, at the rate. Where one worker sends already "
+            ("ms a step by arithmetic",
+             "What it takes without limits, and the bytes of the busiest link, both ways one after the other, at the rate. Where one worker sends already "
              "while another still receives it is less."),
-            ("to loss, to accuracy", "Seconds until the training loss is at or below the target for "
-             "the first time, and until the parameters that first reached the target accuracy; "
+            ("to loss, to accuracy",
+             "Seconds until the training loss is at or below the target for the first time, and until the parameters that first reached the target accuracy; "
              "– where one of the seeds never did."),
         )
         return "<h2>Definitions</h2>\n<dl>\n" + "".join(
-            f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>\n" for word, meaning in words) + "</dl>\n"
+            f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>\n"
+            for word, meaning in words) + "</dl>\n"
 
     def _methods(self):
         document = self._document

@@ -27,7 +27,8 @@ def parse_rate(text):
         raise ValueError(f"'{text}' is no rate; write it as 500kbit, 10mbit or 1.5gbit")
     rate = float(match.group(1)) * _UNITS[match.group(2)]
     if not LOWEST <= rate <= HIGHEST:
-        raise ValueError(f"'{text}' is not between {format_rate(LOWEST)} and {format_rate(HIGHEST)}")
+        raise ValueError(
+            f"'{text}' is not between {format_rate(LOWEST)} and {format_rate(HIGHEST)}")
     return round(rate)
 
 

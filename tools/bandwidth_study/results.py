@@ -69,7 +69,8 @@ class Figures:
             parts = [part for run in runs for part in run["phases"] if part["phase"] == phase]
             phases.append({"phase": phase, **{key: mean(part[key] for part in parts) for key in (
                 "steps", "step_seconds", "compute_seconds", "push_bytes_per_step",
-                "pull_bytes_per_step", "bytes_ratio", "bytes_ratio_median", "busiest_link_bytes_per_step")}})
+                "pull_bytes_per_step", "bytes_ratio", "bytes_ratio_median",
+                "busiest_link_bytes_per_step")}})
         accuracies = [run["final_accuracy"] for run in runs]
         to_loss = [measure.time_to_loss(run["curve"], self.targets["loss"])
                    if self.targets["loss"] is not None else None for run in runs]
@@ -79,7 +80,8 @@ class Figures:
         unlimited = self.runs(method, None)
         step = mean(run["total"]["step_seconds"] for run in runs)
         summary = {
-            "method": method.name, "rate": rates.format_rate(rate), "rate_bits_per_second": rate,
+            "method": method.name, "rate": rates.format_rate(rate),
+            "rate_bits_per_second": rate,
             "seeds": [run["seed"] for run in runs],
             "step_seconds": step,
             "expected_step_seconds": self._expected_step(unlimited, rate),
@@ -195,7 +197,8 @@ class Figures:
 
     def _squeezed_goals(self, squeezed, add):
         def phase_two(summary):
-            return next((p for p in summary["phases"] if p["phase"] == 2), None) if summary else None
+            parts = summary["phases"] if summary else []
+            return next((part for part in parts if part["phase"] == 2), None)
 
         unlimited = phase_two(self.summary(squeezed, None))
         ratio = unlimited["bytes_ratio_median"] if unlimited else None

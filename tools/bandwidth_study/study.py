@@ -185,7 +185,8 @@ class Study:
             measured = self._train(self.reference, first, self.settings.seeds[0], "trial",
                                    lambda *_: None, _TRIAL_STEPS)
             trial = {"fingerprint": key, "rate_bits_per_second": first, "total": measured}
-            self.folder.write(os.path.join("runs", "trial.json"), json.dumps(trial, indent=1) + "\n")
+            self.folder.write(os.path.join("runs", "trial.json"),
+                              json.dumps(trial, indent=1) + "\n")
         slow = rates.corrected_rate(first, trial["total"]["step_seconds"], total["step_seconds"])
         self._display.note(f"at {rates.format_rate(first)} a trial took "
                            f"{1000 * trial['total']['step_seconds']:.1f} ms a step: "
