@@ -353,11 +353,13 @@ class _Page:
              "evaluator reaches the servers by another way, which has no limit."),
             ("on the wire", "The part of a step that it does not take without limits."),
             ("ms a step by arithmetic",
-             "What it takes without limits, and the bytes of the busiest link, both ways one after the other, at the rate. Where one worker sends already "
-             "while another still receives it is less."),
+             "What it takes without limits, and the bytes of the busiest link, both ways one "
+             "after the other, at the rate. Where one worker sends already while another still "
+             "receives it is less."),
             ("to loss, to accuracy",
-             "Seconds until the training loss is at or below the target for the first time, and until the parameters that first reached the target accuracy; "
-             "– where one of the seeds never did."),
+             "Seconds until the training loss is at or below the target for the first time, and "
+             "until the parameters that first reached the target accuracy; – where one of the "
+             "seeds never did."),
         )
         return "<h2>Definitions</h2>\n<dl>\n" + "".join(
             f"<dt>{text(word)}</dt><dd>{text(meaning)}</dd>\n"
