@@ -334,7 +334,7 @@ class Run:
         final = next((e for e in evaluations if e["final"] and e["parameters"] == "master"), None)
         if not self._phase_metric and any(
                 override == "update.rule=apmsqueeze" for override in self._job.overrides):
-            measure.mark_phases(self._samples)
+            measure.mark_phases(self._samples, workers)
         parts = measure.stretches(self._samples, workers)
         whole = self._whole()
         return {

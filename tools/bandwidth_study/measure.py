@@ -149,19 +149,21 @@ def stretches(samples, workers):
     return found
 
 
-def mark_phases(samples):
+def mark_phases(samples, workers):
     """Gives samples their phase from the bytes pushed a batch, where nobody said it: phase
-    2 begins where pushes become less than half of what they were, and most of the next few
-    are. In it single rounds may be in full precision."""
+    2 begins where pushes become less than a quarter of what they were, and most of the next
+    few are. In it single rounds may be in full precision."""
     moves = []  # (sample, bytes a batch since the move before)
     last = samples[0]
     for i, sample in enumerate(samples):
-        if sample.batches > last.batches:
+        # A push is counted once it is acknowledged, a batch before: over two steps at least
+        # one push of each worker is there.
+        if sample.batches - last.batches >= 2 * workers:
             moves.append((i, (sample.push_bytes - last.push_bytes) /
                           (sample.batches - last.batches)))
             last = sample
-    full = statistics.median([size for _, size in moves[:3]]) if moves else 0
-    small = [size < full / 2 for _, size in moves]
+    full = max((size for _, size in moves), default=0)
+    small = [size < full / 4 for _, size in moves]
     begin = next((moves[k][0] for k in range(len(moves))
                   if small[k] and 2 * sum(small[k:k + 5]) > len(small[k:k + 5])), len(samples))
     for i, sample in enumerate(samples):
