@@ -8,36 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "common/core/catalogue.h"
 #include "kernels/cpu/vector_math.h"
+#include "server/segment_scratch.h"
 
 namespace foreshard {
 namespace {
 
-constexpr uint32_t kNoWorker = ~uint32_t{0};
-
-// Working memory of the calling thread: what one block needs on its way.
-struct Scratch {
-  alignas(64) uint8_t straddle[kMaxBlockElements * sizeof(float)];
-  alignas(64) float gradient[kMaxBlockElements];
-  alignas(64) float other[kMaxBlockElements];
-  alignas(64) float reply[kMaxBlockElements];
-};
-
-Scratch& ThreadScratch() {
-  thread_local const std::unique_ptr<Scratch> scratch = std::make_unique<Scratch>();
-  return *scratch;
-}
-
 const Codec& PlainCodec() {
   static const Codec* const codec = FindCodec(CodecId::kNone);
   return *codec;
-}
-
-bool IsAligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0;
-}
-
-Run RunOf(const Block& block) {
-  return {.offset = block.offset, .elements = block.elements, .decayed = block.decayed};
 }
 
 RuleSettings EffectiveRule(const SegmentOptions& options) {
@@ -70,6 +48,10 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
         absl::StrCat("segment: a synchronous rule needs 1 to ", options.rule.max_workers,
                      " members, not ", options.members));
   }
+  if (options.squeeze.freeze_round == 0 || options.squeeze.fold_rounds == 0) {
+    return absl::InvalidArgumentError(
+        "segment: the variance cannot be frozen before a round in full precision, nor errors folded every 0 rounds");
+  }
   if (options.delay_threshold.has_value()) {
     const RuleTraits* traits = FindRule(options.rule.rule);
     if (options.synchronous || options.plan.kind == TensorKind::kStatistic ||
@@ -93,7 +75,14 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
       rule_(std::move(rule)),
       theta_(options.plan.elements),
       slots_(options.rule.max_workers),
+      squeeze_(rule_->AsSqueeze()),
       held_elements_(HeldElements(options)) {
+  for (uint32_t worker = 0; worker < options.members; ++worker) slots_[worker].first_round = 0;
+  if (squeeze_ != nullptr) {
+    next_phase_ = Phase::kFrozen;
+    next_phase_round_ = options_.squeeze.freeze_round;
+  }
+  if (options_.synchronous) OpenRound(0);
   if (MomentumAtWorkers()) steps_ = options_.schedule.Steps();
   held_offsets_.assign(options_.plan.blocks.size(), kNotHeld);
   uint64_t at = 0;
@@ -106,8 +95,9 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
 
 absl::Status Segment::CheckPayload(const Event& event) const {
   const SegmentPlan& plan = options_.plan;
-  const bool plain = event.kind == EventKind::kInitialise || event.kind == EventKind::kFold ||
-                     event.kind == EventKind::kLearningRateRepair;
+  if (event.kind == EventKind::kViewChange) return CheckView(event);
+  const bool plain =
+      event.kind == EventKind::kInitialise || event.kind == EventKind::kLearningRateRepair;
   if (!plain && event.kind != EventKind::kPush) {
     if (event.payload.bytes != 0) {
       return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": ", event.payload.bytes,
@@ -152,9 +142,14 @@ absl::Status Segment::CheckPayload(const Event& event) const {
 
 absl::Status Segment::Admit(Event* event) const {
   const auto name = [&] { return absl::StrCat("segment ", options_.plan.id, ": "); };
-  if (event->kind == EventKind::kInitialise || event->kind == EventKind::kPhaseChange ||
-      event->kind == EventKind::kSnapshot) {
+  if (event->kind == EventKind::kInitialise || event->kind == EventKind::kSnapshot) {
     return absl::OkStatus();
+  }
+  if (event->kind == EventKind::kPhaseChange) return CheckPhaseChange(*event);
+  if (event->kind == EventKind::kViewChange) {
+    if (options_.synchronous && event->argument > view_) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(name(), "view ", event->argument, " does not follow view ", view_));
   }
   if (event->kind == EventKind::kRoundClosed) {
     if (!options_.synchronous || event->argument != open_round_ || !RoundComplete()) {
@@ -163,20 +158,18 @@ absl::Status Segment::Admit(Event* event) const {
     }
     return absl::OkStatus();
   }
-  const bool by_reader =
-      event->kind == EventKind::kRead && event->argument != static_cast<uint64_t>(ReadMode::kSlot);
   const bool moves_slot = event->kind == EventKind::kPush || event->kind == EventKind::kSkip ||
-                          event->kind == EventKind::kDiscard || event->kind == EventKind::kResend;
+                          event->kind == EventKind::kDiscard || event->kind == EventKind::kResend ||
+                          event->kind == EventKind::kLate;
   if (!initialised_ && event->kind != EventKind::kJoin && event->kind != EventKind::kExpire &&
       event->kind != EventKind::kLeave) {
     return absl::FailedPreconditionError(
         absl::StrCat(name(), "has no values yet; a worker must initialise it first"));
   }
-  if (by_reader || event->kind == EventKind::kFold) return absl::OkStatus();
-  if (event->worker >= slots_.size() || (options_.synchronous && event->worker >= options_.members)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name(), "worker ", event->worker, " is beyond the job's ",
-                     options_.synchronous ? options_.members : slots_.size(), " slots"));
+  if (ByReader(*event)) return absl::OkStatus();
+  if (event->worker >= slots_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker,
+                                                   " is beyond the job's ", slots_.size(), " slots"));
   }
   const Slot& slot = slots_[event->worker];
   if (event->incarnation < slot.incarnation) {
@@ -196,18 +189,7 @@ absl::Status Segment::Admit(Event* event) const {
     event->codec = 0;
   };
   const bool known = event->incarnation == slot.incarnation;
-  if (options_.synchronous) {
-    if (event->argument > open_round_) {
-      return absl::FailedPreconditionError(absl::StrCat(name(), "worker ", event->worker, " is at round ",
-                                                        event->argument, "; round ", open_round_,
-                                                        " is still open"));
-    }
-    // A closed round, or one this worker has contributed to: said again.
-    if (event->argument < open_round_ || slot.has_pending || slot.absent) {
-      turn_into(EventKind::kResend);
-    }
-    return absl::OkStatus();
-  }
+  if (options_.synchronous) return AdmitToRound(event);
   if (known && event->sequence <= slot.sequence) {
     turn_into(EventKind::kResend);
   } else if (event->kind == EventKind::kPush && options_.delay_threshold.has_value() &&
@@ -236,23 +218,23 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       return State(Result::kCurrent);
     case EventKind::kPush:
       return options_.synchronous ? NotePush(event) : Push(event, reply);
+    case EventKind::kLate:
+      return NoteLate(event, reply);
     case EventKind::kSkip:
     case EventKind::kDiscard: {
       clock_ = std::max(clock_, event.ticket);
-      if (options_.synchronous) {
-        Slot& slot = JoinSlot(event);
-        slot.sequence = event.sequence;
-        slot.absent = true;
-        return State(Result::kPending);
-      }
+      if (options_.synchronous) return NoteSkip(event);
       [[fallthrough]];
     }
     case EventKind::kResend: {
       Slot& slot = JoinSlot(event);
-      if (options_.synchronous && (slot.has_pending || slot.absent) && event.argument == open_round_) {
-        return State(Result::kPending);
+      if (options_.synchronous && event.argument == open_round_) return State(Result::kPending);
+      if (Frozen()) {
+        Outcome outcome = State(Result::kDuplicate);
+        WriteRound(event, reply, &outcome);
+        return outcome;
       }
-      const CodecId codec = ReplyCodec(event, slot);
+      const Codec& codec = ReplyCodec(event, slot);
       if (event.kind != EventKind::kResend) slot.sequence = event.sequence;
       WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot, codec,
                       &slot, reply);
@@ -264,9 +246,15 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     }
     case EventKind::kRead: {
       const auto mode = static_cast<ReadMode>(event.argument);
-      const bool reader = mode != ReadMode::kSlot;
+      const bool reader = ByReader(event);
+      if (!reader && Frozen()) {
+        JoinSlot(event);
+        Outcome outcome = State(Result::kCurrent);
+        WriteRound(event, reply, &outcome);
+        return outcome;
+      }
       Slot* slot = reader ? nullptr : &JoinSlot(event);
-      const CodecId codec = reader ? CodecId::kNone : ReplyCodec(event, *slot);
+      const Codec& codec = reader ? PlainCodec() : ReplyCodec(event, *slot);
       WriteParameters({.worker = reader ? kNoWorker : event.worker, .eta = Eta(), .version = version_}, mode,
                       codec, slot, reply);
       return State(Result::kCurrent);
@@ -280,19 +268,14 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     case EventKind::kRoundClosed:
       return CloseRound();
     case EventKind::kPhaseChange:
-      phase_ = static_cast<uint32_t>(event.argument);
+      next_phase_ = static_cast<Phase>(event.argument);
+      next_phase_round_ = event.ticket;
       return State(Result::kCurrent);
-    case EventKind::kFold: {
-      reply_error_.resize(theta_.size());
-      PayloadReader reader(event.payload);
-      Scratch& scratch = ThreadScratch();
-      for (const Block& block : options_.plan.blocks) {
-        const uint8_t* bytes = reader.Next(block.elements * sizeof(float), scratch.straddle);
-        kernels::Add(reply_error_.data() + block.offset,
-                     PlainCodec().DecodeBlock(bytes, block.elements, {}, scratch.gradient), block.elements);
-      }
-      return State(Result::kApplied);
-    }
+    case EventKind::kViewChange:
+      return ChangeView(event);
+    case EventKind::kAbsent:
+      slots_[event.worker].absent_before = std::max(slots_[event.worker].absent_before, event.argument);
+      return State(Result::kCurrent);
     case EventKind::kLearningRateRepair:
       return Repair(event, reply);
     default:
@@ -305,16 +288,10 @@ Outcome Segment::State(Result result) const {
           .version = version_,
           .clock = clock_,
           .eta = Eta(),
-          .members = options_.synchronous ? options_.members : 0};
-}
-
-CodecId Segment::ReplyCodec(const Event& event, const Slot& slot) const {
-  const Codec* codec = codecs_.Find(static_cast<CodecId>(event.reply_codec));
-  if (codec == nullptr || !codec->for_replies() || event.kind == EventKind::kResend ||
-      options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
-    return CodecId::kNone;
-  }
-  return codec->id();
+          .round = open_round_,
+          .members = round_members_,
+          .phase = phase_,
+          .fold = folds()};
 }
 
 Segment::Slot& Segment::JoinSlot(const Event& event) {
@@ -323,7 +300,9 @@ Segment::Slot& Segment::JoinSlot(const Event& event) {
   if (slot.joined) FreeSlot(event.worker);
   if (slot.incarnation != event.incarnation) {
     slot.sequence = 0;
+    slot.late_sequence = 0;
     slot.has_share = false;
+    slot.unsure = false;
   }
   slot.joined = true;
   slot.incarnation = event.incarnation;
@@ -335,6 +314,8 @@ void Segment::FreeSlot(uint32_t worker) {
   Slot& slot = slots_[worker];
   rule_->Leave(worker);
   slot.joined = false;
+  // The incarnation may come back with what it holds.
+  slot.unsure = slot.unsure || slot.has_held;
   slot.has_held = false;
 }
 
@@ -342,48 +323,6 @@ CodecKey Segment::KeyOf(const Event& push) const {
   PushPlace place = {.worker = push.worker, .sequence = push.sequence};
   if (options_.synchronous) place.round = push.argument;
   return PushKey(options_.seed, options_.plan.id, place);
-}
-
-void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, const CodecKey& key, Slot* slot,
-                        uint8_t** out) {
-  const Block& block = options_.plan.blocks[index];
-  const Codec& by = BlockCodec(codec, block);
-  const CodecKey block_key = BlockKey(key, block.offset);
-  const uint32_t bytes = by.BlockBytes(block.elements);
-  if (reinterpret_cast<const uint8_t*>(values) != *out) {
-    by.EncodeBlock(values, nullptr, block.elements, block_key, *out);
-  }
-  if (slot != nullptr && held_offsets_[index] != kNotHeld) {
-    float* held = slot->held.data() + held_offsets_[index];
-    const float* decoded = by.DecodeBlock(*out, block.elements, block_key, held);
-    if (decoded != held) std::memcpy(held, decoded, block.elements * sizeof(float));
-  }
-  *out += bytes;
-}
-
-void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec_id, Slot* slot,
-                              Reply* reply) {
-  if (reply == nullptr || reply->data == nullptr) return;
-  const Codec& codec = *codecs_.Find(codec_id);
-  if (slot != nullptr) slot->held.resize(held_elements_);
-  Scratch& scratch = ThreadScratch();
-  uint8_t* out = reply->data;
-  for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
-    const Block& block = options_.plan.blocks[b];
-    const float* values = theta_.data() + block.offset;
-    if (mode != ReadMode::kReaderMaster) {
-      float* target = codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
-      rule_->Reply(context, RunOf(block), theta_.data(), target);
-      values = target;
-    }
-    EmitBlock(b, values, codec, {}, slot, &out);
-  }
-  reply->bytes = static_cast<uint64_t>(out - reply->data);
-  reply->codec = codec_id;
-  if (slot != nullptr) {
-    slot->has_held = true;
-    slot->version_sent = version_;
-  }
 }
 
 void Segment::MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const {
@@ -409,14 +348,11 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   Outcome outcome;
   const Codec& codec = *codecs_.Find(static_cast<CodecId>(event.codec));
   const CodecKey key = KeyOf(event);
-  const CodecId reply_codec_id = ReplyCodec(event, slot);
-  const Codec& reply_codec = *codecs_.Find(reply_codec_id);
   // Whether slot.held is what the gradient was computed at.
   const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
   if (knows_held) MeasureGap(context, slot, &outcome);
-  const bool wants_reply = reply != nullptr && reply->data != nullptr;
-  if (wants_reply) slot.held.resize(held_elements_);
-  uint8_t* out = wants_reply ? reply->data : nullptr;
+  Outgoing outgoing = 
+      BeginReply(ReplyCodec(event, slot), version_ + 1, event.worker, &slot, reply);
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   rule_->Begin(context);
@@ -428,12 +364,9 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
     const float* gradient =
         by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.gradient);
-    float* values = nullptr;
-    if (wants_reply) {
-      values = reply_codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
-    }
+    float* values = outgoing.out != nullptr ? BlockTarget(block, outgoing) : nullptr;
     rule_->Update(context, run, gradient, theta_.data(), values);
-    if (wants_reply) EmitBlock(b, values, reply_codec, {}, &slot, &out);
+    if (values != nullptr) EmitBlock(b, values, &outgoing);
   }
   ++version_;
   slot.sequence = event.sequence;
@@ -441,12 +374,7 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     slot.has_share = true;
     slot.share_ticket = clock_;
   }
-  if (wants_reply) {
-    reply->bytes = static_cast<uint64_t>(out - reply->data);
-    reply->codec = reply_codec_id;
-    slot.has_held = true;
-    slot.version_sent = version_;
-  }
+  if (outgoing.out != nullptr) EndReply(outgoing, reply);
   outcome.result = Result::kApplied;
   outcome.version = version_;
   outcome.clock = clock_;
@@ -455,74 +383,12 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   return outcome;
 }
 
-Outcome Segment::NotePush(const Event& event) {
-  Slot& slot = JoinSlot(event);
-  clock_ = std::max(clock_, event.ticket);
-  slot.pending.clear();
-  for (const ByteSpan piece : event.payload.pieces) {
-    slot.pending.insert(slot.pending.end(), piece.begin(), piece.end());
-  }
-  slot.pending_codec = event.codec;
-  slot.has_pending = true;
-  slot.sequence = event.sequence;
-  return State(Result::kPending);
-}
-
-bool Segment::RoundComplete() const {
-  if (!options_.synchronous) return false;
-  for (uint32_t worker = 0; worker < options_.members; ++worker) {
-    if (!slots_[worker].has_pending && !slots_[worker].absent) return false;
-  }
-  return true;
-}
-
-Outcome Segment::CloseRound() {
-  std::vector<std::pair<const Codec*, const uint8_t*>> contributions;
-  for (uint32_t worker = 0; worker < options_.members; ++worker) {
-    const Slot& slot = slots_[worker];
-    if (slot.has_pending) {
-      contributions.emplace_back(codecs_.Find(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
-    }
-  }
-  if (!contributions.empty()) {
-    const UpdateContext context = {.worker = kNoWorker,
-                                   .eta = Eta(),
-                                   .version = version_,
-                                   .contributors = static_cast<uint32_t>(contributions.size())};
-    const float share = 1.0f / static_cast<float>(contributions.size());
-    // What is needed to decode is the same for all workers of a round.
-    const CodecKey key = PushKey(options_.seed, options_.plan.id, {.round = open_round_});
-    Scratch& scratch = ThreadScratch();
-    rule_->Begin(context);
-    for (const Block& block : options_.plan.blocks) {
-      // In slot order, so that a round gives the same bits whoever came first.
-      std::fill_n(scratch.gradient, block.elements, 0.0f);
-      for (auto& [codec, bytes] : contributions) {
-        const Codec& by = BlockCodec(*codec, block);
-        kernels::Add(scratch.gradient,
-                     by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.other),
-                     block.elements);
-        bytes += by.BlockBytes(block.elements);
-      }
-      kernels::Scale(scratch.gradient, share, block.elements);
-      rule_->Update(context, RunOf(block), scratch.gradient, theta_.data(), nullptr);
-    }
-    ++version_;
-  }
-  for (uint32_t worker = 0; worker < options_.members; ++worker) {
-    slots_[worker].has_pending = false;
-    slots_[worker].absent = false;
-  }
-  ++open_round_;
-  return State(Result::kApplied);
-}
-
 absl::Status Segment::Replay(const Event& event) {
   Event admitted = event;
   if (absl::Status status = CheckPayload(event); !status.ok()) return status;
   if (absl::Status status = Admit(&admitted); !status.ok()) return status;
   // The reply decides what a worker holds, so replay writes it too.
-  std::vector<uint8_t> buffer(options_.plan.elements * sizeof(float));
+  std::vector<uint8_t> buffer(max_reply_bytes());
   Reply reply{.data = buffer.data()};
   Apply(admitted, &reply);
   return absl::OkStatus();

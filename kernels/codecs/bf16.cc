@@ -47,7 +47,7 @@ class Bf16 final : public Codec {
  public:
   CodecId id() const override { return CodecId::kBf16; }
   std::string_view name() const override { return "bf16"; }
-  bool for_replies() const override { return true; }
+  bool replies_carry_values() const override { return true; }
   uint32_t BlockBytes(uint32_t elements) const override { return elements * 2; }
 
   void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,

@@ -45,8 +45,9 @@ class Codec {
   virtual CodecId id() const = 0;
   // The JobSpec's name: "none", "one_bit_mean".
   virtual std::string_view name() const = 0;
-  // True where a decoded value may be used as a reply (servers' parameters).
-  virtual bool for_replies() const = 0;
+  // How replies carry parameters in this codec: as they are where true, else as the
+  // difference to those that the worker holds.
+  virtual bool replies_carry_values() const = 0;
 
   // Encoded bytes of a block of `elements`.
   virtual uint32_t BlockBytes(uint32_t elements) const = 0;

@@ -26,7 +26,7 @@ class None final : public Codec {
  public:
   CodecId id() const override { return CodecId::kNone; }
   std::string_view name() const override { return "none"; }
-  bool for_replies() const override { return true; }
+  bool replies_carry_values() const override { return true; }
   uint32_t BlockBytes(uint32_t elements) const override { return elements * sizeof(float); }
 
   void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,

@@ -216,7 +216,7 @@ class Quantized final : public Codec {
 
   CodecId id() const override { return CodecId::kQuantized; }
   std::string_view name() const override { return "quantized"; }
-  bool for_replies() const override { return false; }
+  bool replies_carry_values() const override { return false; }
   uint32_t BlockBytes(uint32_t elements) const override {
     return static_cast<uint32_t>(sizeof(float)) + PackedBytes(elements, bits_);
   }

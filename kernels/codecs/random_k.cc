@@ -50,7 +50,7 @@ class RandomK final : public Codec {
 
   CodecId id() const override { return CodecId::kRandomK; }
   std::string_view name() const override { return "random_k"; }
-  bool for_replies() const override { return false; }
+  bool replies_carry_values() const override { return false; }
   uint32_t BlockBytes(uint32_t elements) const override {
     return Selected(elements) * static_cast<uint32_t>(sizeof(float));
   }

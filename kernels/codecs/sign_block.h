@@ -39,7 +39,7 @@ class SignCodec final : public Codec {
 
   CodecId id() const override { return id_; }
   std::string_view name() const override { return name_; }
-  bool for_replies() const override { return false; }
+  bool replies_carry_values() const override { return false; }
   uint32_t BlockBytes(uint32_t elements) const override { return Bytes(elements); }
 
   void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,

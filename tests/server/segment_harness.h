@@ -130,6 +130,7 @@ class SegmentHarness {
     if (status.ok()) status = segment->Admit(&event);
     reply.bytes = 0;
     if (!status.ok()) return {};
+    if (event.kind == EventKind::kResend) ++resends;
     event.number = ++numbers;
     AppendRecord(event, &records);
     buffer.resize(options.plan.elements * sizeof(float));
@@ -139,10 +140,23 @@ class SegmentHarness {
 
   void Take(uint32_t w, const Outcome& outcome) {
     if (reply.bytes == 0) return;
-    workers[w].parameters.resize(options.plan.elements);
-    DecodeSegment(*codecs.Find(reply.codec), options.plan.blocks, buffer.data(), {},
-                  workers[w].parameters.data());
-    workers[w].held_version = outcome.version;
+    Worker& worker = workers[w];
+    worker.parameters.resize(options.plan.elements);
+    const Codec& codec = *codecs.Find(reply.codec);
+    std::vector<float> decoded(options.plan.elements);
+    DecodeSegment(codec, options.plan.blocks, buffer.data(),
+                  ReplyKey(options.seed, options.plan.id, w, outcome.version), decoded.data());
+    EXPECT_EQ(reply.delta, !codec.replies_carry_values());
+    if (reply.delta) {
+      EXPECT_EQ(reply.delta_base, worker.held_version);
+    }
+    for (const Block& block : options.plan.blocks) {
+      const bool added = !BlockCodec(codec, block).replies_carry_values();
+      for (uint64_t k = block.offset; k < block.offset + block.elements; ++k) {
+        worker.parameters[k] = added ? worker.parameters[k] + decoded[k] : decoded[k];
+      }
+    }
+    worker.held_version = outcome.version;
   }
 
   SegmentOptions options;
@@ -151,6 +165,7 @@ class SegmentHarness {
   std::vector<Worker> workers;
   std::string records;
   uint64_t numbers = 0;
+  uint64_t resends = 0;  // of the events performed
   absl::Status status;
   std::vector<uint8_t> encoded, buffer;
   Reply reply;

@@ -19,6 +19,7 @@
 #include "tools/simulate/replay_worker.h"
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
+#include "worker/reply_reader.h"
 
 namespace foreshard {
 namespace {
@@ -52,7 +53,6 @@ class Replay {
   absl::Status ComputeStep(ReplayWorker& start, const Event& event);
   absl::StatusOr<bool> Ready(const Event& event, std::string* missing);
   absl::Status Apply(const Event& event);
-  std::vector<float> Decode(const SegmentPlan& segment, const Reply& reply);
   // Keeps the segment where its version is a cut; statistics with the last one.
   void NoteCut(uint32_t segment);
 
@@ -70,6 +70,7 @@ class Replay {
   std::vector<Queue> queues_;
   std::map<std::pair<uint32_t, uint64_t>, ReplayWorker> starts_;  // by slot and incarnation
   std::vector<uint8_t> reply_;
+  ReplyReader reader_;
   ReplayResult result_;
   bool stuck_ = false;  // nothing was ready in the last turn
   std::vector<size_t> trainable_left_;  // by cut: segments that have not reached it
@@ -148,7 +149,7 @@ absl::Status Replay::Index(const std::vector<Event>& arrivals, uint32_t shard) {
                        event.segment, " is not of this shard: arrivals of another job or shard?"));
     }
     queues_[event.segment].events.push_back(&event);
-    if (event.kind == EventKind::kFold || event.kind == EventKind::kPhaseChange) {
+    if (event.kind == EventKind::kViewChange || event.kind == EventKind::kPhaseChange) {
       return absl::UnimplementedError(absl::StrCat(
           "replay: shard ", shard, ", event ", event.number, ": ",
           std::string(ToString(event.kind)), " carries what arrivals do not keep"));
@@ -297,11 +298,20 @@ absl::Status Replay::Apply(const Event& recorded) {
   }
   if (reply.bytes == 0 || !IsTrainable(s) || !SendsToWorker(event.kind)) return absl::OkStatus();
   const bool own = ConsumesTicket(event.kind) || event.kind == EventKind::kResend;
-  StartOf(event).sent[s].push_back(
-      {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
-       .version = outcome.version,
-       .clock = outcome.clock,
-       .values = Decode(segment_plan, reply)});
+  ReplayWorker& start = StartOf(event);
+  ReplayWorker::Sent sent = {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
+                             .version = outcome.version,
+                             .clock = outcome.clock};
+  // A difference is to what it held when it computed this push.
+  const float* held = start.parameters.data() + segment_plan.begin;
+  sent.values.assign(held, held + segment_plan.elements);
+  const ByteSpan payload(reply.data, reply.bytes);
+  const absl::Status read =
+      reader_.Read(segment_plan, *codecs_.Find(reply.codec),
+                   ReplyKey(options_.seed, s, event.worker, outcome.version),
+                   {.pieces = {&payload, 1}, .bytes = payload.size()}, sent.values.data());
+  if (!read.ok()) return Bad(recorded, std::string(read.message()));
+  start.sent[s].push_back(std::move(sent));
   return absl::OkStatus();
 }
 
@@ -319,12 +329,6 @@ void Replay::NoteCut(uint32_t s) {
       if (!IsTrainable(other)) keep(other, result_.cuts[cut]);
     }
   }
-}
-
-std::vector<float> Replay::Decode(const SegmentPlan& segment, const Reply& reply) {
-  std::vector<float> values(segment.elements);
-  DecodeSegment(*codecs_.Find(reply.codec), segment.blocks, reply.data, {}, values.data());
-  return values;
 }
 
 absl::Status Replay::Run() {

@@ -27,6 +27,7 @@
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
 #include "worker/push_encoder.h"
+#include "worker/reply_reader.h"
 #include "worker/statistics_average.h"
 #include "worker/training_loop.h"
 
@@ -98,6 +99,7 @@ class Simulation {
     std::vector<uint8_t> payload;
     Outcome outcome;
     CodecId codec = CodecId::kNone;
+    uint32_t parts = 0;
   };
 
   bool IsTrainable(uint32_t segment) const {
@@ -135,8 +137,8 @@ class Simulation {
   absl::Status CloseRound(uint32_t segment, double now);
   absl::Status Answer(uint32_t worker, uint32_t segment, const Outcome& outcome,
                       const Reply& reply, double now);
-  void TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome, ByteSpan payload,
-                 CodecId codec);
+  absl::Status TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome,
+                         ByteSpan payload, CodecId codec, uint32_t parts);
   absl::Status Acknowledge(uint32_t worker, double now);
   absl::Status Evaluate(double now);
   std::vector<float> Master() const;
@@ -167,6 +169,7 @@ class Simulation {
   std::vector<Message> messages_;
   std::vector<size_t> free_messages_;
   std::vector<uint8_t> payload_, reply_;
+  ReplyReader reader_;
 
   SimulationResult result_;
   double now_ = 0;
@@ -272,9 +275,12 @@ absl::Status Simulation::Run() {
       }
       case What::kReplied: {
         const Message message = Take(due.message);
-        TakeReply(due.worker, due.segment, message.outcome,
-                  ByteSpan(message.payload.data(), message.payload.size()), message.codec);
-        if (--workers_[due.worker].replies_left == 0) status = Acknowledge(due.worker, due.time);
+        status = TakeReply(due.worker, due.segment, message.outcome,
+                           ByteSpan(message.payload.data(), message.payload.size()), message.codec,
+                           message.parts);
+        if (status.ok() && --workers_[due.worker].replies_left == 0) {
+          status = Acknowledge(due.worker, due.time);
+        }
         break;
       }
     }
@@ -350,9 +356,11 @@ absl::Status Simulation::RepairSegments(uint32_t k, uint64_t step, bool with_sha
     const Outcome outcome = segments_[s]->Apply(event, &reply);
     if (with_share) {
       worker.encoder.NoteRepaired(plan, step);
-    } else {
-      TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
+      continue;
     }
+    const absl::Status taken =
+        TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec, reply.parts);
+    if (!taken.ok()) return taken;
   }
   return absl::OkStatus();
 }
@@ -392,11 +400,10 @@ absl::Status Simulation::Read(uint32_t k, uint32_t s) {
   Event event = ReadEvent(k, s);
   // Statistics segments have no member bound; rounds have slots of members only.
   if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  reply_.resize(segments_[s]->max_reply_bytes());
   Reply reply = {.data = reply_.data()};
   const Outcome outcome = segments_[s]->Apply(event, &reply);
-  TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
-  return absl::OkStatus();
+  return TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec, reply.parts);
 }
 
 absl::Status Simulation::Compute(uint32_t k, double now) {
@@ -470,8 +477,8 @@ absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool 
       float* gradient = pushed + plan.begin;
       worker.encoder.Transform(plan, ticket, worker.clock[s],
                                worker.parameters.data() + plan.begin, gradient);
-      event.codec = static_cast<uint8_t>(worker.encoder.codec().id());
-      if (worker.encoder.plain()) {
+      event.codec = static_cast<uint8_t>(worker.encoder.codec(plan).id());
+      if (worker.encoder.plain(plan)) {
         payload = {reinterpret_cast<const uint8_t*>(gradient), plan.elements * sizeof(float)};
       } else {
         payload_.resize(worker.encoder.EncodedBytes(plan));
@@ -588,9 +595,10 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
   const Event closed = {
       .kind = EventKind::kRoundClosed, .segment = s, .argument = segment.open_round()};
   Outcome outcome = segment.Apply(closed, nullptr);
-  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  reply_.resize(segment.max_reply_bytes());
   for (uint32_t k = 0; k < workers_.size(); ++k) {
     Event read = ReadEvent(k, s);
+    read.argument = static_cast<uint64_t>(ReadMode::kRound);
     if (const absl::Status status = segment.Admit(&read); !status.ok()) return status;
     Reply reply = {.data = reply_.data()};
     outcome = segment.Apply(read, &reply);
@@ -605,23 +613,37 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
   if (IsTrainable(s)) result_.pull_bytes += reply.bytes;
   const ByteSpan payload(reply.data, reply.bytes);
   if (!network_->costs()) {
-    TakeReply(k, s, outcome, payload, reply.codec);
-    return --worker.replies_left == 0 ? Acknowledge(k, now) : absl::OkStatus();
+    const absl::Status taken = TakeReply(k, s, outcome, payload, reply.codec, reply.parts);
+    return taken.ok() && --worker.replies_left == 0 ? Acknowledge(k, now) : taken;
   }
   const double arrived = network_->ToWorker(k, plan_.segments()[s].shard, reply.bytes, now);
   Schedule(arrived, k, What::kReplied, s,
-           Keep({.outcome = outcome, .codec = reply.codec}, payload));
+           Keep({.outcome = outcome, .codec = reply.codec, .parts = reply.parts}, payload));
   return absl::OkStatus();
 }
 
-void Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
-                           CodecId codec_id) {
+absl::Status Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
+                                   CodecId codec, uint32_t parts) {
   VirtualWorker& worker = workers_[k];
   worker.held_version[s] = outcome.version;
   worker.clock[s] = outcome.clock;
-  float* values = worker.parameters.data() + plan_.segments()[s].begin;
-  if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return;
-  DecodeSegment(*codecs_.Find(codec_id), plan_.segments()[s].blocks, payload.data(), {}, values);
+  const SegmentPlan& plan = plan_.segments()[s];
+  float* values = worker.parameters.data() + plan.begin;
+  if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return absl::OkStatus();
+  const Payload whole = {.pieces = {&payload, 1}, .bytes = payload.size()};
+  if (worker.encoder.squeezes() && IsTrainable(s)) {
+    return worker.encoder.TakeReply(plan,
+                                    {.parts = parts,
+                                     .version = outcome.version,
+                                     .round = outcome.round,
+                                     .members = outcome.members,
+                                     .frozen = outcome.phase == Phase::kFrozen,
+                                     .fold = outcome.fold,
+                                     .eta = outcome.eta},
+                                    whole, {}, {}, values);
+  }
+  return reader_.Read(plan, *codecs_.Find(codec), ReplyKey(job_.seed(), s, k, outcome.version), whole,
+                      values);
 }
 
 // Every segment has answered: the batch is done.

@@ -156,7 +156,7 @@ TEST(CodecRegistryTest, IsTheCatalogue) {
     const Codec* codec = codecs.Find(traits.name);
     ASSERT_NE(codec, nullptr) << traits.name;
     EXPECT_EQ(codec->name(), traits.name);
-    EXPECT_EQ(codec->for_replies(), traits.for_replies) << traits.name;
+    EXPECT_EQ(codec->replies_carry_values(), traits.replies_carry_values) << traits.name;
     EXPECT_EQ(codecs.Find(codec->id()), codec) << traits.name;
     EXPECT_TRUE(IsCodec(codec->id())) << traits.name;
     // Only those without parameters are there without settings.

@@ -292,7 +292,7 @@ TEST_F(ReplayArrivalsTest, ContradictionsAreNamed) {
 
 TEST_F(ReplayArrivalsTest, WhatCannotBeComputedAnewIsRefused) {
   std::vector<std::vector<Event>> arrivals = InTurn();
-  arrivals[0].push_back({.kind = EventKind::kFold, .segment = 0});
+  arrivals[0].push_back({.kind = EventKind::kViewChange, .segment = 0});
   const auto fold = Replay(arrivals);
   EXPECT_TRUE(absl::IsUnimplemented(fold.status())) << fold.status();
   EXPECT_THAT(std::string(fold.status().message()), HasSubstr("fold carries"));
