@@ -45,6 +45,8 @@ constexpr std::pair<EventKind, absl::string_view> kNames[] = {
     {EventKind::kDealerComplete, "dealer_complete"},
     {EventKind::kDealerLost, "dealer_lost"},
     {EventKind::kDealerStop, "dealer_stop"},
+    {EventKind::kDealerSkipTo, "dealer_skip_to"},
+    {EventKind::kDealerViewKnown, "dealer_view_known"},
 };
 
 std::string Line(const Event& event) {

@@ -48,6 +48,8 @@ enum class EventKind : uint8_t {
   kDealerComplete = 66,
   kDealerLost = 67,
   kDealerStop = 68,
+  kDealerSkipTo = 69,
+  kDealerViewKnown = 70,
 };
 
 // Stands in the segment field for events of the lead's Dealer.

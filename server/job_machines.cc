@@ -54,14 +54,18 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
   options.schedule = MakeSchedule(job, batches_per_epoch);
   options.synchronous = IsSynchronous(job) && plan.kind == TensorKind::kTrainable;
   options.members = options.synchronous ? job.training().workers() : 0;
-  options.keep_all_held = traits.needs_held;
+  // Differences to what a worker holds need all of it.
+  options.keep_all_held =
+      traits.needs_held || !FindCodecTraits(job.compression().reply())->replies_carry_values;
+  options.codec = MakeCodecSettings(job);
+  options.seed = job.seed();
   if (traits.squeezes) {
     const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
     options.rule.variance_floor = squeeze.variance_floor();
     options.rule.compress_gradients = squeeze.form() == "gradient";
     options.squeeze = {.freeze_round = FreezeRound(job, batches_per_epoch),
                        .fold_rounds = squeeze.fold_rounds(),
-                       .codec = FindCodec(job.compression().push())->id()};
+                       .codec = CodecSet().Find(job.compression().push())->id()};
   }
   if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
     options.delay_threshold = update.delay_threshold();
@@ -74,6 +78,7 @@ DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epo
   DealerOptions options = {.batches_per_epoch = batches_per_epoch,
                            .epochs = training.epochs(),
                            .synchronous_workers = IsSynchronous(job) ? training.workers() : 0,
+                           .most_members = HasViews(job) ? training.max_workers() : 0,
                            .max_outstanding = MaxOutstanding(job)};
   if (training.has_staleness_bound()) options.staleness_bound = training.staleness_bound();
   if (job.schedule().ramp_epochs() > 0) {

@@ -13,8 +13,9 @@
 namespace foreshard {
 namespace {
 
-bool IsAligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0;
+const Codec& PlainCodec() {
+  static const Codec* const codec = FindCodec(CodecId::kNone);
+  return *codec;
 }
 
 RuleSettings EffectiveRule(const SegmentOptions& options) {
@@ -70,12 +71,17 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
 
 Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule)
     : options_(options),
+      codecs_(options.codec),
       rule_(std::move(rule)),
       theta_(options.plan.elements),
       slots_(options.rule.max_workers),
       squeeze_(rule_->AsSqueeze()),
       held_elements_(HeldElements(options)) {
   for (uint32_t worker = 0; worker < options.members; ++worker) slots_[worker].first_round = 0;
+  if (squeeze_ != nullptr) {
+    next_phase_ = Phase::kFrozen;
+    next_phase_round_ = options_.squeeze.freeze_round;
+  }
   if (options_.synchronous) OpenRound(0);
   if (MomentumAtWorkers()) steps_ = options_.schedule.Steps();
   held_offsets_.assign(options_.plan.blocks.size(), kNotHeld);
@@ -99,7 +105,7 @@ absl::Status Segment::CheckPayload(const Event& event) const {
     }
     return absl::OkStatus();
   }
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.codec));
+  const Codec* codec = codecs_.Find(static_cast<CodecId>(event.codec));
   if (codec == nullptr || (plain && codec->id() != CodecId::kNone)) {
     return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": codec ", event.codec,
                                                    plain ? " where plain fp32 is needed"
@@ -115,14 +121,21 @@ absl::Status Segment::CheckPayload(const Event& event) const {
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   for (const Block& block : plan.blocks) {
-    const uint8_t* bytes = reader.Next(codec->BlockBytes(block.elements), scratch.straddle);
-    if (codec->BlockIsFinite(bytes, block.elements)) continue;
-    const float* values = codec->DecodeBlock(bytes, block.elements, scratch.gradient);
-    uint32_t k = 0;
-    while (k < block.elements && std::isfinite(values[k])) ++k;
+    const Codec& by = BlockCodec(*codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
+    const std::string_view fault = by.Fault(bytes, block.elements);
+    if (fault.empty()) continue;
+    uint64_t element = plan.begin + block.offset;
+    if (fault == kNotFinite) {
+      const CodecKey key = BlockKey(KeyOf(event), block.offset);
+      const float* values = by.DecodeBlock(bytes, block.elements, key, scratch.gradient);
+      element += std::find_if(values, values + block.elements, [](float v) { return !std::isfinite(v); }) - values;
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "segment ", plan.id, ": worker ", event.worker, " sent a value that is not finite, element ",
-        plan.begin + block.offset + k, " of the parameter vector"));
+        "segment ", plan.id, ": worker ", event.worker, " sent ", std::string(fault),
+        fault == kNotFinite ? ", element " : ", in the block from element ", element,
+        " of the parameter vector (block ", &block - plan.blocks.data(), ", codec ",
+        std::string(by.name()), ")"));
   }
   return absl::OkStatus();
 }
@@ -221,7 +234,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
         WriteRound(event, reply, &outcome);
         return outcome;
       }
-      const CodecId codec = ReplyCodec(event, slot);
+      const Codec& codec = ReplyCodec(event, slot);
       if (event.kind != EventKind::kResend) slot.sequence = event.sequence;
       WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot, codec,
                       &slot, reply);
@@ -241,7 +254,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
         return outcome;
       }
       Slot* slot = reader ? nullptr : &JoinSlot(event);
-      const CodecId codec = reader ? CodecId::kNone : ReplyCodec(event, *slot);
+      const Codec& codec = reader ? PlainCodec() : ReplyCodec(event, *slot);
       WriteParameters({.worker = reader ? kNoWorker : event.worker, .eta = Eta(), .version = version_}, mode,
                       codec, slot, reply);
       return State(Result::kCurrent);
@@ -281,15 +294,6 @@ Outcome Segment::State(Result result) const {
           .fold = folds()};
 }
 
-CodecId Segment::ReplyCodec(const Event& event, const Slot& slot) const {
-  const Codec* codec = FindCodec(static_cast<CodecId>(event.reply_codec));
-  if (codec == nullptr || !codec->for_replies() || event.kind == EventKind::kResend ||
-      options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
-    return CodecId::kNone;
-  }
-  return codec->id();
-}
-
 Segment::Slot& Segment::JoinSlot(const Event& event) {
   Slot& slot = slots_[event.worker];
   if (slot.joined && slot.incarnation == event.incarnation) return slot;
@@ -298,6 +302,7 @@ Segment::Slot& Segment::JoinSlot(const Event& event) {
     slot.sequence = 0;
     slot.late_sequence = 0;
     slot.has_share = false;
+    slot.unsure = false;
   }
   slot.joined = true;
   slot.incarnation = event.incarnation;
@@ -309,47 +314,15 @@ void Segment::FreeSlot(uint32_t worker) {
   Slot& slot = slots_[worker];
   rule_->Leave(worker);
   slot.joined = false;
+  // The incarnation may come back with what it holds.
+  slot.unsure = slot.unsure || slot.has_held;
   slot.has_held = false;
 }
 
-void Segment::EmitBlock(size_t index, const float* values, const Codec& codec, Slot* slot, uint8_t** out) {
-  const Block& block = options_.plan.blocks[index];
-  const uint32_t bytes = codec.BlockBytes(block.elements);
-  if (reinterpret_cast<const uint8_t*>(values) != *out) {
-    codec.EncodeBlock(values, nullptr, block.elements, *out);
-  }
-  if (slot != nullptr && held_offsets_[index] != kNotHeld) {
-    float* held = slot->held.data() + held_offsets_[index];
-    const float* decoded = codec.DecodeBlock(*out, block.elements, held);
-    if (decoded != held) std::memcpy(held, decoded, block.elements * sizeof(float));
-  }
-  *out += bytes;
-}
-
-void Segment::WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec_id, Slot* slot,
-                              Reply* reply) {
-  if (reply == nullptr || reply->data == nullptr) return;
-  const Codec& codec = *FindCodec(codec_id);
-  if (slot != nullptr) slot->held.resize(held_elements_);
-  Scratch& scratch = ThreadScratch();
-  uint8_t* out = reply->data;
-  for (size_t b = 0; b < options_.plan.blocks.size(); ++b) {
-    const Block& block = options_.plan.blocks[b];
-    const float* values = theta_.data() + block.offset;
-    if (mode != ReadMode::kReaderMaster) {
-      float* target = codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
-      rule_->Reply(context, RunOf(block), theta_.data(), target);
-      values = target;
-    }
-    EmitBlock(b, values, codec, slot, &out);
-  }
-  reply->bytes = static_cast<uint64_t>(out - reply->data);
-  reply->codec = codec_id;
-  reply->parts = kParametersPart;
-  if (slot != nullptr) {
-    slot->has_held = true;
-    slot->version_sent = version_;
-  }
+CodecKey Segment::KeyOf(const Event& push) const {
+  PushPlace place = {.worker = push.worker, .sequence = push.sequence};
+  if (options_.synchronous) place.round = push.argument;
+  return PushKey(options_.seed, options_.plan.id, place);
 }
 
 void Segment::MeasureGap(const UpdateContext& context, const Slot& slot, Outcome* outcome) const {
@@ -373,15 +346,13 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
                                  .version = version_,
                                  .lag = version_ - event.held_version};
   Outcome outcome;
-  const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
-  const CodecId reply_codec_id = ReplyCodec(event, slot);
-  const Codec& reply_codec = *FindCodec(reply_codec_id);
+  const Codec& codec = *codecs_.Find(static_cast<CodecId>(event.codec));
+  const CodecKey key = KeyOf(event);
   // Whether slot.held is what the gradient was computed at.
   const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
   if (knows_held) MeasureGap(context, slot, &outcome);
-  const bool wants_reply = reply != nullptr && reply->data != nullptr;
-  if (wants_reply) slot.held.resize(held_elements_);
-  uint8_t* out = wants_reply ? reply->data : nullptr;
+  Outgoing outgoing = 
+      BeginReply(ReplyCodec(event, slot), version_ + 1, event.worker, &slot, reply);
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);
   rule_->Begin(context);
@@ -389,14 +360,13 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     const Block& block = options_.plan.blocks[b];
     Run run = RunOf(block);
     if (knows_held && options_.keep_all_held) run.held = slot.held.data() + held_offsets_[b];
-    const uint8_t* bytes = reader.Next(codec.BlockBytes(block.elements), scratch.straddle);
-    const float* gradient = codec.DecodeBlock(bytes, block.elements, scratch.gradient);
-    float* values = nullptr;
-    if (wants_reply) {
-      values = reply_codec_id == CodecId::kNone && IsAligned(out) ? reinterpret_cast<float*>(out) : scratch.reply;
-    }
+    const Codec& by = BlockCodec(codec, block);
+    const uint8_t* bytes = reader.Next(by.BlockBytes(block.elements), scratch.straddle);
+    const float* gradient =
+        by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.gradient);
+    float* values = outgoing.out != nullptr ? BlockTarget(block, outgoing) : nullptr;
     rule_->Update(context, run, gradient, theta_.data(), values);
-    if (wants_reply) EmitBlock(b, values, reply_codec, &slot, &out);
+    if (values != nullptr) EmitBlock(b, values, &outgoing);
   }
   ++version_;
   slot.sequence = event.sequence;
@@ -404,13 +374,7 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
     slot.has_share = true;
     slot.share_ticket = clock_;
   }
-  if (wants_reply) {
-    reply->bytes = static_cast<uint64_t>(out - reply->data);
-    reply->codec = reply_codec_id;
-    reply->parts = kParametersPart;
-    slot.has_held = true;
-    slot.version_sent = version_;
-  }
+  if (outgoing.out != nullptr) EndReply(outgoing, reply);
   outcome.result = Result::kApplied;
   outcome.version = version_;
   outcome.clock = clock_;

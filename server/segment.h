@@ -44,11 +44,14 @@ struct SegmentOptions {
   // Synchronous: slots 0..members-1 are the members until a kViewChange says otherwise.
   uint32_t members = 0;
   SqueezeOptions squeeze;  // rules that squeeze
-  bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks
+  bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks;
+                                // needed for replies that carry differences
   uint32_t sample_stride = 64;  // one block in so many is sampled; 1: exact
   // A push of a larger lag is discarded (Ringmaster ASGD, ICML 2025); none: no push is.
   // Not where the worker's momentum holds the gradient already.
   std::optional<uint64_t> delay_threshold;
+  CodecSettings codec;
+  uint64_t seed = 0;  // the job's, for codecs that choose at random
 };
 
 // What a reply consists of, in this order; all fp32 but the result.
@@ -65,7 +68,11 @@ struct Reply {
   uint8_t* data = nullptr;  // null: no parameters wanted
   uint64_t bytes = 0;       // written
   CodecId codec = CodecId::kNone;  // of the parameters or the result
-  uint32_t parts = 0;       // ReplyParts
+  uint32_t parts = 0;              // ReplyParts
+  // What was written is to be added to the parameters of version delta_base, which the
+  // worker holds; else it takes their place.
+  bool delta = false;
+  uint64_t delta_base = 0;
 };
 
 enum class Result : uint8_t {
@@ -114,8 +121,8 @@ class Segment {
   // have been checked with CheckPayload.
   absl::Status Admit(Event* event) const;
 
-  // Sizes and finiteness of a payload, from its own fields; reads no state and
-  // may run without the lock. INVALID_ARGUMENT names the first bad element.
+  // Size and contents of a payload, from its own fields; reads no state and may run
+  // without the lock. INVALID_ARGUMENT names segment, worker, block and what lies.
   absl::Status CheckPayload(const Event& event) const;
 
   // Performs an admitted event. Cannot fail.
@@ -162,7 +169,8 @@ class Segment {
   const UpdateRule& rule() const { return *rule_; }
   // Of the longest reply there can be.
   uint64_t max_reply_bytes() const;
-  // Last values sent to a slot: whole with keep_all_held, else the sampled blocks.
+  // x_i, what a slot holds after the last reply: whole with keep_all_held, else the
+  // sampled blocks.
   absl::Span<const float> held(uint32_t worker) const { return slots_[worker].held; }
   // Version of the parameters last sent to a slot. Over a run without reads in
   // between, the sum over updates of (lag + 1) is the sum over slots of this minus
@@ -194,7 +202,10 @@ class Segment {
     uint64_t sequence = 0;      // last one consumed
     uint64_t version_sent = 0;  // version of the last reply
     bool has_held = false;
-    std::vector<float> held;
+    std::vector<float> held;    // x_i
+    // The version says not for certain what the worker holds: it was sent other
+    // parameters of version_sent too, or `held` lacks a part of the rule's reply.
+    bool unsure = false;
     std::vector<uint8_t> pending;  // synchronous: the open round's encoded push
     uint8_t pending_codec = 0;
     bool has_pending = false;
@@ -229,26 +240,47 @@ class Segment {
   Outcome ChangeView(const Event& event);
   Outcome CloseRound();
   // One run of the open round: adds up what the members have contributed, in slot order.
-  void SumContributions(const Block& block, absl::Span<const uint8_t*> cursors, float* sum) const;
+  void SumContributions(const Block& block, const CodecKey& key, absl::Span<const uint8_t*> cursors,
+                        float* sum) const;
   void OpenRound(uint64_t round);
   void ChangePhase(Phase phase);
   bool Frozen() const { return phase_ == Phase::kFrozen; }
   // The way from the version a worker holds to the newest; for the frozen phase.
   void WriteRound(const Event& event, Reply* reply, Outcome* outcome);
+
+  // Replies (segment_replies.cc).
+  // One on its way out, block by block.
+  struct Outgoing {
+    const Codec* codec;
+    Slot* slot;         // null for readers
+    uint8_t* out;       // where the next block goes; null: no reply is wanted
+    CodecKey key = {};
+    bool whole = true;  // false: a difference could not be coded
+  };
+  const Codec& ReplyCodec(const Event& event, const Slot& slot) const;
+  // `version`: of the parameters that it brings.
+  Outgoing BeginReply(const Codec& codec, uint64_t version, uint32_t worker, Slot* slot,
+                      const Reply* reply) const;
+  // Where the rule is to write the next block's parameters.
+  float* BlockTarget(const Block& block, const Outgoing& outgoing) const;
+  // Writes a block of the reply and keeps what the worker will hold. `values`, of
+  // BlockTarget, are lost.
+  void EmitBlock(size_t block, float* values, Outgoing* outgoing);
+  void EndReply(const Outgoing& outgoing, Reply* reply);
   // Writes what the mode says; slot null for readers.
-  void WriteParameters(const UpdateContext& context, ReadMode mode, CodecId codec, Slot* slot,
+  void WriteParameters(const UpdateContext& context, ReadMode mode, const Codec& codec, Slot* slot,
                        Reply* reply);
-  CodecId ReplyCodec(const Event& event, const Slot& slot) const;
+
   // The event's slot, joined by the event's incarnation where it was not already.
   Slot& JoinSlot(const Event& event);
   void FreeSlot(uint32_t worker);
   Outcome State(Result result) const;
-  // Writes one block of a reply and keeps what the worker will hold. `values` may
-  // be `*out` itself for fp32.
-  void EmitBlock(size_t block, const float* values, const Codec& codec, Slot* slot, uint8_t** out);
+  // The key of a push that was admitted.
+  CodecKey KeyOf(const Event& push) const;
   float Eta() const { return options_.schedule.At(clock_); }
 
   SegmentOptions options_;
+  CodecSet codecs_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<uint64_t> steps_;  // rules with a worker half: where the rate jumps
   std::vector<float> theta_;

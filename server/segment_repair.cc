@@ -98,7 +98,7 @@ void Segment::ApplyShare(const Event& event, Slot* slot) {
   alignas(64) float scratch[kMaxBlockElements];
   for (const Block& block : options_.plan.blocks) {
     const uint8_t* bytes = reader.Next(block.elements * sizeof(float), straddle);
-    const float* momentum = plain.DecodeBlock(bytes, block.elements, scratch);
+    const float* momentum = plain.DecodeBlock(bytes, block.elements, {}, scratch);
     float* theta = theta_.data() + block.offset;
     for (uint32_t k = 0; k < block.elements; ++k) theta[k] -= factor * momentum[k];
   }

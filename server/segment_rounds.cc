@@ -58,23 +58,18 @@ absl::Status Segment::AdmitToRound(Event* event) const {
     turn_into(EventKind::kResend);
     return absl::OkStatus();
   }
-  if (round < open_round_) {
+  // Who is of the round no more, or not yet, is late as well: it was given up for lost.
+  if (round < open_round_ || !slot.in_round || (slot.first_round > round && !slot.has_pending)) {
     turn_into(EventKind::kLate);
     return absl::OkStatus();
-  }
-  if (!slot.in_round) {
-    return absl::FailedPreconditionError(refused(
-        "is no member of round ", round,
-        slot.first_round == kNever ? std::string(", nor of the view")
-                                   : absl::StrCat("; it takes part from round ", slot.first_round, " on")));
   }
   if (squeeze_ != nullptr && event->kind == EventKind::kPush) {
     const auto codec = static_cast<CodecId>(event->codec);
     if (codec != CodecId::kNone && (!Frozen() || folds() || codec != options_.squeeze.codec)) {
       return absl::InvalidArgumentError(refused(
-          "contributes to round ", round, " as '", std::string(FindCodec(codec)->name()), "', which must be ",
+          "contributes to round ", round, " as '", std::string(codecs_.Find(codec)->name()), "', which must be ",
           Frozen() && !folds()
-              ? absl::StrCat("'", std::string(FindCodec(options_.squeeze.codec)->name()), "' or 'none'")
+              ? absl::StrCat("'", std::string(codecs_.Find(options_.squeeze.codec)->name()), "' or 'none'")
               : absl::StrCat("in full precision ('none'): ",
                              Frozen() ? "errors are folded in it" : "the variance is not frozen yet")));
     }
@@ -153,7 +148,7 @@ Outcome Segment::NoteLate(const Event& event, Reply* reply) {
     WriteRound(event, reply, &outcome);
   } else {
     WriteParameters({.worker = event.worker, .eta = Eta(), .version = version_}, ReadMode::kSlot,
-                    CodecId::kNone, &slot, reply);
+                    *codecs_.Find(CodecId::kNone), &slot, reply);
   }
   return outcome;
 }
@@ -161,20 +156,28 @@ Outcome Segment::NoteLate(const Event& event, Reply* reply) {
 Outcome Segment::ChangeView(const Event& event) {
   view_ = event.argument;
   std::vector<uint64_t> first_rounds(slots_.size(), kNever);
+  uint64_t earliest = kNever;
+  bool goes_on = false;  // some member of the open round is still there
   for (const Member& member : ParseMembers(event.payload)) {
     Slot& slot = slots_[member.worker];
-    uint64_t first = member.first_round;
-    // Who was no member of the open round cannot become one.
-    const bool same = slot.first_round != kNever && slot.incarnation == member.incarnation;
-    if (!slot.in_round || !same) first = std::max(first, open_round_ + 1);
+    // A slot that nobody has used yet is not another's.
+    const bool same = slot.first_round != kNever &&
+                      (slot.incarnation == 0 || slot.incarnation == member.incarnation);
     if (!same) slot.absent_before = 0;
-    first_rounds[member.worker] = first;
+    // Who was no member of the open round cannot become one.
+    const bool in_round = slot.in_round && same && member.first_round <= open_round_;
+    first_rounds[member.worker] =
+        in_round ? member.first_round : std::max(member.first_round, open_round_ + 1);
+    earliest = std::min(earliest, first_rounds[member.worker]);
+    goes_on |= in_round;
   }
   for (uint32_t worker = 0; worker < slots_.size(); ++worker) {
     Slot& slot = slots_[worker];
     slot.first_round = first_rounds[worker];
     if (slot.in_round && slot.first_round > open_round_) slot.absent_before = open_round_ + 1;
   }
+  // Nobody is left who could close the open round: what was contributed to it is given up.
+  if (!goes_on && earliest != kNever) OpenRound(earliest);
   return State(Result::kCurrent);
 }
 
@@ -218,8 +221,6 @@ void Segment::OpenRound(uint64_t round) {
   if (next_phase_.has_value() && next_phase_round_ <= round) {
     ChangePhase(*next_phase_);
     next_phase_.reset();
-  } else if (round == options_.squeeze.freeze_round) {
-    ChangePhase(Phase::kFrozen);
   }
 }
 
@@ -236,7 +237,8 @@ void Segment::ChangePhase(Phase phase) {
   result_.clear();
 }
 
-void Segment::SumContributions(const Block& block, absl::Span<const uint8_t*> cursors, float* sum) const {
+void Segment::SumContributions(const Block& block, const CodecKey& key,
+                               absl::Span<const uint8_t*> cursors, float* sum) const {
   // In slot order, so that a round gives the same bits whoever came first.
   std::fill_n(sum, block.elements, 0.0f);
   float* const scratch = ThreadScratch().other;
@@ -244,9 +246,9 @@ void Segment::SumContributions(const Block& block, absl::Span<const uint8_t*> cu
   for (const Slot& slot : slots_) {
     if (!slot.in_round) continue;
     if (slot.has_pending) {
-      const Codec& codec = *FindCodec(static_cast<CodecId>(slot.pending_codec));
+      const Codec& codec = BlockCodec(*codecs_.Find(static_cast<CodecId>(slot.pending_codec)), block);
       const uint8_t*& bytes = cursors[k++];
-      kernels::Add(sum, codec.DecodeBlock(bytes, block.elements, scratch), block.elements);
+      kernels::Add(sum, codec.DecodeBlock(bytes, block.elements, key, scratch), block.elements);
       bytes += codec.BlockBytes(block.elements);
     } else if (Frozen()) {
       squeeze_->AddAbsent(RunOf(block), sum);
@@ -265,18 +267,23 @@ Outcome Segment::CloseRound() {
         .worker = kNoWorker, .eta = Eta(), .version = version_, .contributors = contributors};
     // Frozen, an absent member counts; else the mean is of those that are there.
     const float share = 1.0f / static_cast<float>(Frozen() ? round_members_ : contributors);
-    const Codec& codec = *FindCodec(options_.squeeze.codec);
+    const Codec& codec = *codecs_.Find(options_.squeeze.codec);
+    // What is needed to decode is the same for all workers of a round.
+    const CodecKey push_key = PushKey(options_.seed, options_.plan.id, {.round = open_round_});
+    const CodecKey result_key = ResultKey(options_.seed, options_.plan.id, version_ + 1);
     float* const mean = ThreadScratch().gradient;
     result_folded_ = folds();
     if (Frozen()) result_.resize(EncodedBytes(codec, options_.plan.blocks));
     uint8_t* result = result_.data();
     rule_->Begin(context);
     for (const Block& block : options_.plan.blocks) {
-      SumContributions(block, absl::MakeSpan(cursors), mean);
+      SumContributions(block, BlockKey(push_key, block.offset), absl::MakeSpan(cursors), mean);
       kernels::Scale(mean, share, block.elements);
       if (Frozen()) {
-        squeeze_->Close(context, RunOf(block), codec, mean, theta_.data(), result);
-        result += codec.BlockBytes(block.elements);
+        const Codec& by = BlockCodec(codec, block);
+        squeeze_->Close(context, RunOf(block), by, BlockKey(result_key, block.offset), mean, theta_.data(),
+                        result);
+        result += by.BlockBytes(block.elements);
       } else {
         rule_->Update(context, RunOf(block), mean, theta_.data(), nullptr);
       }

@@ -1,4 +1,5 @@
-// What the parts of Segment share while they work on one block (internal to segment*.cc).
+// Working memory of the calling thread: what one block of a segment needs on its way
+// (internal to server/segment*.cc).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,6 @@ namespace foreshard {
 
 inline constexpr uint32_t kNoWorker = ~uint32_t{0};
 
-// Working memory of the calling thread.
 struct Scratch {
   alignas(64) uint8_t straddle[kMaxBlockElements * sizeof(float)];
   alignas(64) float gradient[kMaxBlockElements];

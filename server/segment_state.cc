@@ -89,6 +89,7 @@ std::string Segment::Save() const {
     writer.Put(slot.sequence);
     writer.Put(slot.version_sent);
     writer.Put(slot.has_held);
+    writer.Put(slot.unsure);
     writer.PutFloats(slot.has_held ? absl::MakeConstSpan(slot.held) : absl::Span<const float>());
     writer.Put(slot.has_pending);
     writer.Put(slot.in_round);
@@ -147,7 +148,7 @@ absl::Status Segment::Load(std::string_view bytes) {
   }
   const ByteSpan result = reader.GetBytes();
   if (!result.empty() &&
-      result.size() != EncodedBytes(*FindCodec(options_.squeeze.codec), options_.plan.blocks)) {
+      result.size() != EncodedBytes(*codecs_.Find(options_.squeeze.codec), options_.plan.blocks)) {
     return damaged("has a round's result of the wrong size");
   }
   loaded.result_.assign(result.begin(), result.end());
@@ -161,6 +162,7 @@ absl::Status Segment::Load(std::string_view bytes) {
     slot.sequence = reader.Get<uint64_t>();
     slot.version_sent = reader.Get<uint64_t>();
     slot.has_held = reader.Get<bool>();
+    slot.unsure = reader.Get<bool>();
     if (slot.has_held) slot.held.resize(held_elements_);
     reader.GetFloats(absl::MakeSpan(slot.held));
     slot.has_pending = reader.Get<bool>();
@@ -208,7 +210,8 @@ uint64_t Segment::MemoryBytes(const SegmentOptions& options) {
                            : std::min<uint64_t>(elements, held_blocks * kMaxBlockElements));
   if (options.synchronous) floats += workers * elements;  // pending pushes, at most fp32
   if (options.rule.rule == "apmsqueeze") {
-    bytes += EncodedBytes(*FindCodec(options.squeeze.codec), options.plan.blocks);  // a round's result
+    // A round's result.
+    bytes += EncodedBytes(*CodecSet(options.codec).Find(options.squeeze.codec), options.plan.blocks);
   }
   return floats * sizeof(float) + bytes;
 }

@@ -57,6 +57,7 @@ class Shard {
     const Segment* checks = nullptr;  // for CheckPayload, which reads no state
     bool trainable = false;
     bool synchronous = false;
+    uint8_t reply_codec = 0;   // the job's, a CodecId
     uint64_t reply_bytes = 0;  // at most
   };
 
@@ -107,8 +108,13 @@ class Shard {
   // Payloads must have passed CheckPayload.
   absl::StatusOr<Performed> Perform(Cell& cell, Event event, Reply* reply);
 
-  // Performs kExpire or kLeave on every segment. Synchronous: only on statistics.
-  void Release(EventKind kind, uint32_t worker, uint64_t incarnation);
+  // Performs kExpire or kLeave on every segment; in rounds, who leaves is absent from now
+  // on. Returns whom that releases.
+  std::vector<RoundWaiter*> Release(EventKind kind, uint32_t worker, uint64_t incarnation);
+  // The members of rounds (AppendMember) from now on; segments that know the view keep it.
+  absl::StatusOr<std::vector<RoundWaiter*>> ChangeView(uint64_t number, const std::string& members);
+  // Rounds that have been open for so long and lack some members go on without them.
+  std::vector<RoundWaiter*> CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences);
 
   // Parks a waiter until its round closes, by which it comes back from Perform.
   // False: the round is closed. RESOURCE_EXHAUSTED: too many wait.

@@ -99,6 +99,8 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   }
   options.push_codec = job.compression().push();
   options.reply_codec = job.compression().reply();
+  options.codec_settings = MakeCodecSettings(job);
+  options.seed = job.seed();
   options.synchronous = IsSynchronous(job);
   options.statistics_interval_steps = job.training().statistics_interval_steps();
   options.connect_seconds = job.timeouts().connect_seconds();

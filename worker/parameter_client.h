@@ -76,7 +76,9 @@ struct ParameterClientOptions {
   WorkerHalfSettings half;
   std::optional<SqueezeReplicaOptions> squeeze;  // as PushEncoderOptions::squeeze
   std::string push_codec = "none";
-  std::string reply_codec = "none";
+  std::string reply_codec = "none";  // not every one in synchronous modes
+  CodecSettings codec_settings;
+  uint64_t seed = 0;  // the job's
   bool synchronous = false;
   uint32_t statistics_interval_steps = 10;
   double connect_seconds = 60;  // bound on every wait for a server
@@ -106,6 +108,8 @@ struct StepGradient {
   // [statistic_elements], of this step's batch; copied. Null: none.
   const float* statistics = nullptr;
   bool finite = true;  // false: every trainable segment is told to skip the ticket
+  // In full precision, with all that compression has kept back: before a polite leave.
+  bool fold = false;
 };
 
 enum class Parameters {
@@ -152,9 +156,22 @@ class ParameterClient : public ParameterGate {
   // momentum is missing, after connect_seconds; CANCELLED.
   virtual absl::Status Repair(uint64_t ticket) = 0;
 
+  // Rounds whose members may come and go. To be called with the round of a ticket that is the
+  // first, or does not follow the last one, or after late(), before its gradient is
+  // computed: waits until every segment has reached the round, taking no part in those before
+  // it, and holds what they have come to. Returns the highest round that a segment has open:
+  // where it is beyond `round`, the ticket's round is over, and the worker is to go on there.
+  virtual absl::StatusOr<uint64_t> EnterRound(uint64_t round) = 0;
+  // Whether the last push came too late for some segment. Only while nothing is in flight.
+  virtual bool late() const = 0;
+  // Brings a view to every server. From any thread; does not insist: UNAVAILABLE,
+  // DEADLINE_EXCEEDED where one does not answer at once.
+  virtual absl::Status ChangeView(const v1::View& view) = 0;
+
   // The whole flat vector, running statistics last. Elements may be read once the
   // gate has let them through; all of them after Pull or Finish. Between steps
-  // the caller may overwrite values for its own use until the next Pull.
+  // the caller may overwrite values for its own use until the next Pull(kAsSent), and
+  // may not push before it: replies may be differences to what is there.
   virtual float* parameters() = 0;
 
   // The schedule clock of a segment as its server last said: the highest ticket that it

@@ -8,16 +8,19 @@ namespace foreshard {
 
 PushEncoder::PushEncoder(const PushEncoderOptions& options)
     : options_(options),
+      codecs_(options.codec_settings),
+      codec_(codecs_.Find(options.codec)),
       half_(MakeWorkerHalf(options.rule, options.half, options.trainable_elements)),
       previous_eta_(options.segments) {
   if (options.squeeze.has_value()) {
     SqueezeReplicaOptions squeeze = *options.squeeze;
-    squeeze.codec = options.codec;
+    squeeze.codec = codec_;
+    squeeze.seed = options.seed;
     squeeze.trainable_elements = options.trainable_elements;
     squeeze.segments = options.segments;
     squeeze_ = std::make_unique<SqueezeReplica>(squeeze);
   }
-  if (options.codec->id() != CodecId::kNone) error_.resize(options.trainable_elements);
+  if (codec_->id() != CodecId::kNone) error_.resize(options.trainable_elements);
 }
 
 void PushEncoder::Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t clock,
@@ -44,9 +47,11 @@ uint64_t PushEncoder::EncodedBytes(const SegmentPlan& plan) const {
   return foreshard::EncodedBytes(codec(plan), plan.blocks);
 }
 
-void PushEncoder::Encode(const SegmentPlan& plan, const float* gradient, uint8_t* payload) {
+void PushEncoder::Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
+                         uint8_t* payload) {
   EncodeSegment(codec(plan), plan.blocks, gradient,
-                error_.empty() ? nullptr : error_.data() + plan.begin, payload);
+                error_.empty() ? nullptr : error_.data() + plan.begin,
+                PushKey(options_.seed, plan.id, place), payload);
 }
 
 absl::Span<const float> PushEncoder::momentum() const {
@@ -55,8 +60,9 @@ absl::Span<const float> PushEncoder::momentum() const {
 }
 
 absl::Status PushEncoder::TakeReply(const SegmentPlan& plan, const RoundReply& reply,
-                                    const Payload& payload, ByteSpan sent, float* parameters) {
-  return squeeze_->Take(plan, reply, payload, sent, parameters,
+                                    const Payload& payload, const PushPlace& place, ByteSpan sent,
+                                    float* parameters) {
+  return squeeze_->Take(plan, reply, payload, place, sent, parameters,
                         error_.empty() ? nullptr : error_.data() + plan.begin);
 }
 

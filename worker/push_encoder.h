@@ -4,7 +4,7 @@
 //
 //   PushEncoder encoder(options);
 //   encoder.Transform(plan, ticket, clock, parameters, gradient);
-//   encoder.Encode(plan, gradient, payload);      // EncodedBytes(plan) long
+//   encoder.Encode(plan, {.worker = 2, .sequence = 7}, gradient, payload);  // EncodedBytes(plan)
 //
 // Where the rate changes, what servers hold of this worker's momentum is repaired:
 // a little in every push while it changes smoothly,
@@ -32,8 +32,10 @@ namespace foreshard {
 struct PushEncoderOptions {
   std::string rule;
   WorkerHalfSettings half;
-  const Codec* codec = nullptr;  // of trainable segments
-  Schedule schedule;             // the rate at which the server will apply a push
+  std::string codec = "none";  // of trainable segments
+  CodecSettings codec_settings;
+  uint64_t seed = 0;  // the job's, for codecs that choose at random
+  Schedule schedule;  // the rate at which the server will apply a push
   uint64_t trainable_elements = 0;
   size_t segments = 0;
   // Rules that compress rounds both ways; its codec, elements and segments are those above.
@@ -43,6 +45,7 @@ struct PushEncoderOptions {
 // Thread-compatible. Only trainable segments are given to it.
 class PushEncoder {
  public:
+  // options.codec is one of CodecNames().
   explicit PushEncoder(const PushEncoderOptions& options);
 
   // The worker half in place; nothing where the rule has none. `clock` is the highest
@@ -55,31 +58,40 @@ class PushEncoder {
   // not needed.
   bool plain(const SegmentPlan& plan) const { return codec(plan).id() == CodecId::kNone; }
   uint64_t EncodedBytes(const SegmentPlan& plan) const;
-  // What is encoded is committed: the error keeps what it lost.
-  void Encode(const SegmentPlan& plan, const float* gradient, uint8_t* payload);
+  // What is encoded is committed: the error keeps what it lost, and a retry sends the
+  // same bytes. `place` is what the server will be told with it.
+  void Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
+              uint8_t* payload);
 
   // Of the segment's next push.
   const Codec& codec(const SegmentPlan& plan) const {
-    return squeeze_ != nullptr ? squeeze_->codec(plan) : *options_.codec;
+    if (squeeze_ == nullptr) return *codec_;
+    return fold_next_ ? *FindCodec(CodecId::kNone) : squeeze_->codec(plan);
   }
-  // Rules that compress rounds both ways: takes the reply to a push of the segment, of
-  // which `sent` were the bytes, or to a read. DATA_LOSS as SqueezeReplica::Take.
+  // Rules that compress rounds both ways: takes the reply to a push of the segment, which
+  // was sent from `place` as the bytes `sent`, or to a read. DATA_LOSS as
+  // SqueezeReplica::Take.
   bool squeezes() const { return squeeze_ != nullptr; }
   absl::Status TakeReply(const SegmentPlan& plan, const RoundReply& reply, const Payload& payload,
-                         ByteSpan sent, float* parameters);
+                         const PushPlace& place, ByteSpan sent, float* parameters);
   // By position in the flat trainable vector; empty where nothing is lost.
   absl::Span<const float> error() const { return error_; }
   // The half's momentum, or what the workers of a compressed round share, by position in
   // the flat trainable vector; empty where the rule has none.
   absl::Span<const float> momentum() const;
+  // The next Transform of every segment makes it a fold, whatever the round asks for.
+  void FoldNext() { fold_next_ = true; }
   bool has_momentum() const { return half_ != nullptr; }
   // The server counts the segment's momentum at the rate of this ticket from now on.
   void NoteRepaired(const SegmentPlan& plan, uint64_t ticket);
 
  private:
   const PushEncoderOptions options_;
+  CodecSet codecs_;
+  const Codec* const codec_;
   std::unique_ptr<WorkerHalf> half_;
   std::unique_ptr<SqueezeReplica> squeeze_;
+  bool fold_next_ = false;
   std::vector<float> error_;
   // By segment: of the last push, or repaired to; 0: nothing pushed yet.
   std::vector<float> previous_eta_;

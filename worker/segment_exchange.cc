@@ -31,12 +31,11 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
     : options_(options),
       server_incarnations_(std::move(server_incarnations)),
       restarted_(std::move(restarted)),
+      codecs_(options.codec_settings),
       plain_(FindCodec(CodecId::kNone)),
-      reply_codec_(FindCodec(options.reply_codec)),
+      reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
-      scratch_(kMaxBlockElements + 16),
-      straddle_(kMaxBlockElements * sizeof(float)),
       queued_(options.servers.size()) {
   for (const SegmentPlan& plan : options.plan.segments()) segments_.push_back({.plan = &plan});
   ready_.assign(segments_.size(), 1);
@@ -46,11 +45,13 @@ void SegmentExchange::Begin(Operation operation) {
   aliases_.Wait();
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
+  if (operation_.fold) encoder_.FoldNext();
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
+  if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) late_ = false;
   pending_repairs_.clear();
   missing_workers_.clear();
   absl::MutexLock ready_lock(&ready_mutex_);
@@ -96,6 +97,27 @@ std::vector<uint32_t> SegmentExchange::Unrepaired(uint64_t step) const {
 std::vector<uint32_t> SegmentExchange::pending_repairs() const {
   absl::MutexLock lock(&mutex_);
   return pending_repairs_;
+}
+
+uint64_t SegmentExchange::open_round() const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t round = 0;
+  for (const SegmentState& segment : segments_) round = std::max(round, segment.round);
+  return round;
+}
+
+std::vector<uint32_t> SegmentExchange::Behind(uint64_t round) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<uint32_t> behind;
+  for (const SegmentState& segment : segments_) {
+    if (IsTrainable(segment) && segment.round < round) behind.push_back(segment.plan->id);
+  }
+  return behind;
+}
+
+bool SegmentExchange::late() const {
+  absl::MutexLock lock(&mutex_);
+  return late_;
 }
 
 std::set<uint32_t> SegmentExchange::missing_workers() const {
@@ -153,10 +175,19 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   header.set_held_version(segment.held_version);
   header.set_codec(static_cast<uint32_t>(
       kind == v1::ExchangeHeader::PUSH ? PushCodec(segment).id() : CodecId::kNone));
-  header.set_reply_codec(static_cast<uint32_t>((IsTrainable(segment) ? reply_codec_ : plain_)->id()));
+  const bool any_reply =
+      IsTrainable(segment) && (reply_codec_->replies_carry_values() || segment.as_sent);
+  header.set_reply_codec(static_cast<uint32_t>((any_reply ? reply_codec_ : plain_)->id()));
   header.set_round(operation_.round);
   header.set_lookahead(operation_.lookahead);
+  header.set_absent(kind == v1::ExchangeHeader::FETCH && operation_.absent);
   return header;
+}
+
+PushPlace SegmentExchange::Place(const SegmentState& segment) const {
+  PushPlace place = {.worker = options_.hello.worker(), .sequence = segment.sequence};
+  if (options_.synchronous) place.round = operation_.round;
+  return place;
 }
 
 // The gradient is final by now: what is encoded here is committed, and every
@@ -182,7 +213,7 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
     return aliases_.Alias(gradient, plain_bytes);
   }
   const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
-  encoder_.Encode(plan, gradient, buffer.data);
+  encoder_.Encode(plan, Place(segment), gradient, buffer.data);
   grpc::Slice slice = pool_.Share(buffer);
   if (encoder_.squeezes()) {
     segment.sent_slice = slice;
@@ -217,6 +248,11 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     MarkReady(token);
     return FollowUp{};
   }
+  // Who leaves does not wait for its round.
+  if (pending && operation_.fold) {
+    MarkReady(token);
+    return FollowUp{};
+  }
   if (pending) {
     if (options_.stop != nullptr && options_.stop->load()) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
@@ -238,6 +274,8 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
     if (IsTrainable(segment)) {
+      segment.round = header.round();
+      late_ |= header.result() == v1::ReplyHeader::LATE;
       NoteShare(segment, header);
       pull_bytes_ += reply.Length();
       pull_plain_bytes_ += segment.plan->elements * sizeof(float);
@@ -255,12 +293,13 @@ absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHe
   }
   const RoundReply reply = {.parts = header.parts(),
                             .late = header.result() == v1::ReplyHeader::LATE,
+                            .version = header.version(),
                             .round = header.round(),
                             .members = header.members(),
                             .frozen = header.frozen(),
                             .fold = header.fold(),
                             .eta = header.learning_rate()};
-  const absl::Status taken = encoder_.TakeReply(*segment.plan, reply, payload, segment.sent,
+  const absl::Status taken = encoder_.TakeReply(*segment.plan, reply, payload, Place(segment), segment.sent,
                                                 parameters_.data() + segment.plan->begin);
   if (!taken.ok()) return taken;
   segment.sent = {};
@@ -273,32 +312,26 @@ absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHe
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
   if (encoder_.squeezes() && IsTrainable(segment)) return ReadRound(segment, header, payload);
-  const SegmentPlan& plan = *segment.plan;
-  const Codec* codec = header.codec() <= 255 ? FindCodec(static_cast<CodecId>(header.codec())) : nullptr;
-  if (codec == nullptr || !codec->for_replies()) {
-    return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry parameters"));
+  const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
+  if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
+    return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",
+                                            header.delta() ? "differences" : "parameters"));
   }
-  if (const uint64_t expected = EncodedBytes(*codec, plan.blocks); payload.bytes != expected) {
-    return absl::DataLossError(
-        absl::StrCat(payload.bytes, " bytes where ", expected, " belong (", std::string(codec->name()), ")"));
+  if (header.delta() && (!segment.as_sent || header.delta_base() != segment.held_version ||
+                         header.version() <= header.delta_base())) {
+    return absl::DataLossError(absl::StrCat("the difference of version ", header.version(), " to ",
+                                            header.delta_base(), " where ", segment.held_version,
+                                            segment.as_sent ? "" : ", changed since,", " is held"));
   }
   if (Checksum(payload) != header.checksum()) return absl::DataLossError("its checksum is wrong");
-  float* out = parameters_.data() + plan.begin;
-  if (codec == plain_) {
-    auto* to = reinterpret_cast<uint8_t*>(out);
-    for (const ByteSpan& piece : payload.pieces) {
-      if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
-      to += piece.size();
-    }
-  } else {
-    auto* scratch = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch_.data()) + 63) / 64 * 64);
-    PayloadReader reader(payload);
-    for (const Block& block : plan.blocks) {
-      const uint8_t* run = reader.Next(codec->BlockBytes(block.elements), straddle_.data());
-      const float* values = codec->DecodeBlock(run, block.elements, scratch);
-      std::memcpy(out + block.offset, values, block.elements * sizeof(float));
-    }
+  const CodecKey key = ReplyKey(options_.seed, segment.plan->id, options_.hello.worker(), header.version());
+  if (const absl::Status read = reader_.Read(*segment.plan, *codec, key, payload,
+                                             parameters_.data() + segment.plan->begin);
+      !read.ok()) {
+    return read;
   }
+  // The master's parameters are not what the server takes this worker to hold.
+  segment.as_sent = operation_.kind != v1::ExchangeHeader::READ || operation_.lookahead;
   segment.held_version = header.version();
   segment.clock = std::max(segment.clock, header.clock());
   return absl::OkStatus();

@@ -25,6 +25,7 @@
 #include "worker/exchange_calls.h"
 #include "worker/parameter_client.h"
 #include "worker/push_encoder.h"
+#include "worker/reply_reader.h"
 
 namespace foreshard {
 
@@ -37,6 +38,8 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t ticket = 0;            // PUSH, SKIP; REPAIR: the step of the rate
     std::vector<uint64_t> earlier;  // acknowledged with it
     uint64_t round = 0;
+    bool absent = false;            // FETCH: takes no part in rounds up to this one
+    bool fold = false;              // PUSH: in full precision, with all that was kept back
     float* gradient = nullptr;      // PUSH: trainable segments
     const float* statistics = nullptr;  // PUSH: statistics segments, to be sent as they are
     const float* values = nullptr;  // INITIALISE: the whole vector
@@ -57,6 +60,12 @@ class SegmentExchange : public ExchangeHandler {
   // beyond this step of the rate, since their clock is before it, or their share of
   // this worker's momentum is and has been left behind.
   std::vector<uint32_t> Unrepaired(uint64_t step) const;
+  // Rounds, as the servers last said; only while no operation is under way. The highest
+  // that a trainable segment has open, and the segments that have an earlier one open.
+  uint64_t open_round() const;
+  std::vector<uint32_t> Behind(uint64_t round) const;
+  // Whether the last push came too late for some segment.
+  bool late() const;
   // Of the last REPAIR: the segments that have to be asked again, and the workers that
   // they wait for, as far as the servers have said.
   std::vector<uint32_t> pending_repairs() const;
@@ -84,7 +93,10 @@ class SegmentExchange : public ExchangeHandler {
     const SegmentPlan* plan = nullptr;
     uint64_t sequence = 0;      // of the last PUSH or SKIP
     uint64_t held_version = 0;  // of the last parameters read
+    // They are those that the server sent this worker, to which differences may be added.
+    bool as_sent = false;
     uint64_t clock = 0;         // highest ticket the server has said
+    uint64_t round = 0;         // the open one, as the server last said
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
     bool has_share = false;
     uint64_t share_ticket = 0;
@@ -102,6 +114,8 @@ class SegmentExchange : public ExchangeHandler {
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a push of the segment under way is told from others by.
+  PushPlace Place(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasPayload(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool BringsShare(const SegmentState& segment, uint64_t step) {
@@ -122,12 +136,12 @@ class SegmentExchange : public ExchangeHandler {
   const ParameterClientOptions& options_;
   const std::vector<uint64_t> server_incarnations_;
   const std::function<absl::Status(uint32_t)> restarted_;
+  const CodecSet codecs_;
   const Codec* const plain_;
   const Codec* const reply_codec_;
   std::vector<float> parameters_;
   PushEncoder encoder_;
-  std::vector<float> scratch_;
-  std::vector<uint8_t> straddle_;
+  ReplyReader reader_;
   BufferPool pool_;
 
   // The protocol state; held while a message is made or read.
@@ -136,6 +150,7 @@ class SegmentExchange : public ExchangeHandler {
   std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
+  bool late_ ABSL_GUARDED_BY(mutex_) = false;
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_repairs_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> missing_workers_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/vector_math.h"
@@ -18,8 +20,10 @@ class PartReader {
   explicit PartReader(const Payload& payload) : reader_(payload) {}
 
   const uint8_t* Next(uint64_t bytes) { return reader_.Next(bytes, straddle_); }
-  const float* NextDecoded(const Codec& codec, uint32_t elements) {
-    return codec.DecodeBlock(Next(codec.BlockBytes(elements)), elements, decoded_);
+  const float* NextDecoded(const Codec& codec, const Block& block, const CodecKey& key) {
+    const Codec& by = BlockCodec(codec, block);
+    return by.DecodeBlock(Next(by.BlockBytes(block.elements)), block.elements, BlockKey(key, block.offset),
+                          decoded_);
   }
   void Copy(const Codec& plain, const SegmentPlan& plan, float* to) {
     for (const Block& block : plan.blocks) {
@@ -59,8 +63,8 @@ void SqueezeReplica::Transform(const SegmentPlan& plan, float* gradient) const {
 }
 
 absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& reply,
-                                  const Payload& payload, ByteSpan sent, float* parameters,
-                                  float* error) {
+                                  const Payload& payload, const PushPlace& place, ByteSpan sent,
+                                  float* parameters, float* error) {
   State& state = segments_[plan.id];
   const uint32_t parts = reply.parts;
   if ((parts & ~(kState | RoundReply::kResult)) != 0 || payload.bytes != ReplyBytes(plan, parts)) {
@@ -78,8 +82,10 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
     // Looked at first: nothing may change where the reply is damaged.
     PartReader check(payload);
     for (const Block& block : plan.blocks) {
-      if (!options_.codec->BlockIsFinite(check.Next(options_.codec->BlockBytes(block.elements)), block.elements)) {
-        return absl::DataLossError("the round's result has a value that is not finite");
+      const Codec& codec = BlockCodec(*options_.codec, block);
+      const std::string_view fault = codec.Fault(check.Next(codec.BlockBytes(block.elements)), block.elements);
+      if (!fault.empty()) {
+        return absl::DataLossError(absl::StrCat("the round's result has ", std::string(fault)));
       }
     }
   }
@@ -87,9 +93,10 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
     const ByteSpan piece = sent;
     PartReader mine({absl::MakeConstSpan(&piece, 1), piece.size()});
     const Codec& codec = this->codec(plan);
+    const CodecKey key = PushKey(options_.seed, plan.id, place);
     for (const Block& block : plan.blocks) {
       float* const e = error + block.offset;
-      kernels::Add(e, mine.NextDecoded(codec, block.elements), block.elements);
+      kernels::Add(e, mine.NextDecoded(codec, block, key), block.elements);
       if (!options_.compress_gradients) {
         AddScaled(block.elements, -options_.beta1, momentum_.data() + plan.begin + block.offset, e);
       }
@@ -102,12 +109,13 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
   float* const momentum = momentum_.data() + plan.begin;
   float* const denominator = denominator_.data() + plan.begin;
   if (parts & RoundReply::kResult) {
+    const CodecKey key = ResultKey(options_.seed, plan.id, reply.version);
     for (const Block& block : plan.blocks) {
       const FrozenAdamStep step = {.eta = reply.eta,
                                    .beta1 = options_.beta1,
                                    .weight_decay = block.decayed ? options_.weight_decay : 0,
                                    .of_gradients = options_.compress_gradients};
-      TakeResult(step, block.elements, reader.NextDecoded(*options_.codec, block.elements),
+      TakeResult(step, block.elements, reader.NextDecoded(*options_.codec, block, key),
                  momentum + block.offset, denominator + block.offset, parameters + block.offset);
     }
   }

@@ -33,7 +33,8 @@
 namespace foreshard {
 
 struct SqueezeReplicaOptions {
-  const Codec* codec = nullptr;  // of contributions and results
+  const Codec* codec = nullptr;  // of contributions and results; outlives the replica
+  uint64_t seed = 0;             // the job's, for codecs that choose at random
   float beta1 = 0.9f;
   float weight_decay = 0;
   bool compress_gradients = false;  // instead of momenta
@@ -46,6 +47,7 @@ struct RoundReply {
   static constexpr uint32_t kResult = 1, kParameters = 2, kMomentum = 4, kDenominator = 8;
   uint32_t parts = 0;
   bool late = false;   // the contribution was not applied
+  uint64_t version = 0;
   // How the next contribution must be.
   uint64_t round = 0;
   uint32_t members = 0;
@@ -64,10 +66,10 @@ class SqueezeReplica {
 
   // Takes a reply; `payload` is ReplyBytes(plan, reply.parts) long, `parameters` and `error`
   // are the segment's own. Where the reply is late, `error` holds what the last Encode left,
-  // and `sent` its bytes. DATA_LOSS, with nothing changed: parts that cannot be, a frozen
+  // `sent` its bytes, and `place` what it was told with. DATA_LOSS, with nothing changed: parts that cannot be, a frozen
   // phase without what it needs, values that are not finite.
   absl::Status Take(const SegmentPlan& plan, const RoundReply& reply, const Payload& payload,
-                    ByteSpan sent, float* parameters, float* error);
+                    const PushPlace& place, ByteSpan sent, float* parameters, float* error);
 
   // Of the next contribution.
   const Codec& codec(const SegmentPlan& plan) const;

@@ -12,6 +12,7 @@ struct Block {
   uint64_t offset = 0;    // first element, counted from the segment's start
   uint32_t elements = 0;  // 1..kMaxBlockElements
   bool decayed = false;   // weight decay applies to its tensor
+  bool full = false;      // its tensor stays in full precision, whatever the codec
 };
 
 }  // namespace foreshard

@@ -60,11 +60,14 @@ constexpr RuleTraits kRules[] = {
 };
 
 constexpr CodecTraits kCodecs[] = {
-    {.name = "none", .for_pushes = true, .for_replies = true},
-    {.name = "fp16", .for_pushes = true, .for_replies = true},
-    {.name = "bf16", .for_pushes = true, .for_replies = true},
-    {.name = "one_bit", .for_pushes = true},
-    {.name = "one_bit_mean", .for_pushes = true},
+    {.name = "none", .replies_carry_values = true},
+    {.name = "fp16", .replies_carry_values = true},
+    {.name = "bf16", .replies_carry_values = true},
+    {.name = "one_bit"},
+    {.name = "one_bit_mean"},
+    {.name = "top_k", .fraction = true},
+    {.name = "random_k", .fraction = true},
+    {.name = "quantized", .bits = true},
 };
 
 constexpr std::string_view kModels[] = {"cnn", "mlp", "quadratic", "synthetic"};
@@ -88,6 +91,14 @@ const CodecTraits* FindCodecTraits(std::string_view name) {
     if (codec.name == name) return &codec;
   }
   return nullptr;
+}
+
+bool HasCodecSetting(std::string_view push, std::string_view reply, bool CodecTraits::*setting) {
+  for (const std::string_view name : {push, reply}) {
+    const CodecTraits* codec = FindCodecTraits(name);
+    if (codec != nullptr && codec->*setting) return true;
+  }
+  return false;
 }
 
 }  // namespace foreshard

@@ -39,8 +39,12 @@ struct RuleTraits {
 
 struct CodecTraits {
   std::string_view name;  // as in the JobSpec
-  bool for_pushes = false;
-  bool for_replies = false;
+  // Of replies: parameters as they are, else the difference to those that the worker
+  // holds, of which the server keeps a copy.
+  bool replies_carry_values = false;
+  // Whether it has this setting of CodecSettings.
+  bool fraction = false;
+  bool bits = false;
 };
 
 absl::Span<const RuleTraits> Rules();
@@ -52,5 +56,8 @@ bool IsAnalytic(std::string_view model);
 // nullptr when there is none of that name.
 const RuleTraits* FindRule(std::string_view name);
 const CodecTraits* FindCodecTraits(std::string_view name);
+
+// Whether one of the two codecs has this setting.
+bool HasCodecSetting(std::string_view push, std::string_view reply, bool CodecTraits::*setting);
 
 }  // namespace foreshard

@@ -1,8 +1,11 @@
 #include "common/core/shard_plan.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/core/bytes.h"
 
 namespace foreshard {
@@ -11,6 +14,8 @@ namespace {
 // Shard boundaries fall on multiples of this where shards are long enough, so
 // that runs of a shard begin aligned in the flat vector.
 constexpr uint64_t kShardAlignment = 64;
+// So many names are said where none of them was meant.
+constexpr size_t kNamedTensors = 20;
 
 uint64_t ShardBoundary(uint64_t trainable, uint32_t shards, uint32_t shard) {
   if (shard == shards) return trainable;
@@ -20,6 +25,55 @@ uint64_t ShardBoundary(uint64_t trainable, uint32_t shards, uint32_t shard) {
   const uint64_t exact = quotient * shard + remainder * shard / shards;
   if (quotient < 2 * kShardAlignment) return exact;
   return exact / kShardAlignment * kShardAlignment;
+}
+
+// Whether the whole name is described by the pattern.
+bool Describes(std::string_view pattern, std::string_view name) {
+  // `star`: behind the last '*' seen; `retry`: where in the name its run ends so far.
+  size_t p = 0, n = 0, star = std::string_view::npos, retry = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = ++p;
+      retry = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star;
+      n = ++retry;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+// By tensor: whether it stays in full precision.
+absl::StatusOr<std::vector<bool>> FullPrecision(const Schema& schema, const ShardPlanOptions& options) {
+  const std::vector<TensorSpec>& tensors = schema.tensors();
+  const auto trainable = [&](size_t t) { return tensors[t].kind == TensorKind::kTrainable; };
+  std::vector<bool> full(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    full[t] = trainable(t) && tensors[t].elements() < options.full_precision_below;
+  }
+  for (const std::string& pattern : options.full_precision) {
+    bool found = false;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      if (!trainable(t) || !Describes(pattern, tensors[t].name)) continue;
+      found = full[t] = true;
+    }
+    if (!found) {
+      std::vector<std::string> names;
+      for (size_t t = 0; t < tensors.size() && names.size() < kNamedTensors; ++t) {
+        if (trainable(t)) names.push_back(tensors[t].name);
+      }
+      return absl::InvalidArgumentError(absl::StrCat(
+          "compression.full_precision: '", pattern, "': no trainable tensor of the model has such a "
+          "name ('*' stands for any characters); there are ", absl::StrJoin(names, ", "),
+          names.size() == kNamedTensors ? ", ..." : ""));
+    }
+  }
+  return full;
 }
 
 }  // namespace
@@ -43,6 +97,9 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPla
                      " elements are shorter than a block of ", options.block_elements,
                      "; use longer segments or shorter blocks"));
   }
+
+  const absl::StatusOr<std::vector<bool>> full = FullPrecision(schema, options);
+  if (!full.ok()) return full.status();
 
   ShardPlan plan;
   plan.options_ = options;
@@ -75,13 +132,17 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPla
           segment.blocks.push_back(
               {.offset = at - segment.begin,
                .elements = static_cast<uint32_t>(std::min<uint64_t>(options.block_elements, to - at)),
-               .decayed = schema.tensors()[t].decayed});
+               .decayed = schema.tensors()[t].decayed,
+               .full = (*full)[t]});
         }
       }
       identity.Put(segment.shard);
       identity.Put(segment.kind);
       identity.Put(segment.begin);
       identity.Put(segment.elements);
+      for (const Block& block : segment.blocks) {
+        if (block.full) identity.Put(block.offset);
+      }
       plan.segments_.push_back(std::move(segment));
     }
   };

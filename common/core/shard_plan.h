@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,11 @@ struct ShardPlanOptions {
   uint32_t shards = 1;
   uint32_t segment_elements = 1 << 20;
   uint32_t block_elements = kMaxBlockElements;
+  // Trainable tensors that stay in full precision (Block::full): those whose name one of
+  // the patterns describes, in which '*' is any run of characters, also none; and those
+  // with fewer elements than this.
+  std::vector<std::string> full_precision;
+  uint64_t full_precision_below = 0;
 };
 
 // Immutable once created; safe to share between threads.
@@ -37,7 +43,7 @@ class ShardPlan {
   // belong to the last shard. Segments never hold both kinds; empty tensors
   // have no blocks. INVALID_ARGUMENT: no shards, more shards than trainable
   // elements, a block length of 0 or beyond kMaxBlockElements, a segment
-  // shorter than a block.
+  // shorter than a block, a pattern that describes no trainable tensor.
   static absl::StatusOr<ShardPlan> Create(const Schema& schema, const ShardPlanOptions& options);
 
   const std::vector<SegmentPlan>& segments() const { return segments_; }

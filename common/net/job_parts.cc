@@ -21,6 +21,11 @@ bool IsSynchronous(const v1::JobSpec& job) {
          (rule->synchronous || (rule->optional_rounds && job.update().synchronous()));
 }
 
+bool HasViews(const v1::JobSpec& job) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  return IsSynchronous(job) && !rule->elastic;
+}
+
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
   const uint64_t batch = std::max<uint64_t>(job.training().batch_size(), 1);
   return std::max<uint64_t>(train_examples / batch + (train_examples % batch != 0), 1);
@@ -50,7 +55,17 @@ ShardPlanOptions MakePlanOptions(const v1::JobSpec& job) {
   options.shards = job.servers().shards();
   options.segment_elements = job.servers().segment_elements();
   options.block_elements = job.compression().block_elements();
+  const auto& patterns = job.compression().full_precision();
+  options.full_precision.assign(patterns.begin(), patterns.end());
+  options.full_precision_below = job.compression().full_precision_below();
   return options;
+}
+
+CodecSettings MakeCodecSettings(const v1::JobSpec& job) {
+  CodecSettings settings;
+  if (job.compression().fraction() != 0) settings.fraction = job.compression().fraction();
+  if (job.compression().bits() != 0) settings.bits = job.compression().bits();
+  return settings;
 }
 
 v1::ModelSchema ToProto(const Schema& schema) {

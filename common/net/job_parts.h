@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/core/codec_settings.h"
 #include "common/core/schedule.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
@@ -22,6 +23,9 @@ namespace foreshard {
 
 // Whether the job updates once a round: its rule does always, or the job says so.
 bool IsSynchronous(const v1::JobSpec& job);
+// Whether members of its rounds may come and go: not with elastic averaging, whose workers
+// keep parameters of their own.
+bool HasViews(const v1::JobSpec& job);
 
 // Batches in one pass over the data; the last one may be short. At least 1.
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
@@ -31,6 +35,8 @@ uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
 Schedule MakeSchedule(const v1::JobSpec& job, uint64_t batches_per_epoch);
 
 ShardPlanOptions MakePlanOptions(const v1::JobSpec& job);
+
+CodecSettings MakeCodecSettings(const v1::JobSpec& job);
 
 v1::ModelSchema ToProto(const Schema& schema);
 // INVALID_ARGUMENT as Schema::Create.

@@ -11,6 +11,7 @@
 #include "common/core/block.h"
 #include "common/core/bytes.h"
 #include "common/core/catalogue.h"
+#include "common/core/codec_settings.h"
 #include "common/net/job_parts.h"
 #include "common/net/spec_text.h"
 #include "google/protobuf/descriptor.h"
@@ -140,7 +141,7 @@ void FillDefaults(v1::JobSpec* job) {
   if (training.micro_batches() == 0) training.set_micro_batches(1);
   if (training.max_workers() == 0) {
     const uint64_t slots =
-        IsSynchronous(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
+        IsSynchronous(*job) && !HasViews(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
     training.set_max_workers(std::min<uint64_t>(slots, std::numeric_limits<uint32_t>::max()));
   }
   if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);
@@ -187,6 +188,13 @@ void FillDefaults(v1::JobSpec* job) {
   if (compression.push().empty()) compression.set_push("none");
   if (compression.reply().empty()) compression.set_reply("none");
   if (compression.block_elements() == 0) compression.set_block_elements(kMaxBlockElements);
+  const auto has = [&](bool CodecTraits::*setting) {
+    return HasCodecSetting(compression.push(), compression.reply(), setting);
+  };
+  if (compression.fraction() == 0 && has(&CodecTraits::fraction)) {
+    compression.set_fraction(kDefaultCodecFraction);
+  }
+  if (compression.bits() == 0 && has(&CodecTraits::bits)) compression.set_bits(kDefaultCodecBits);
 
   v1::ServersSpec& servers = *job->mutable_servers();
   if (servers.segment_elements() == 0) servers.set_segment_elements(1 << 20);

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/core/block.h"
 #include "common/core/catalogue.h"
+#include "common/core/codec_settings.h"
 #include "common/net/channel.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
@@ -325,13 +326,13 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
     problems->Add("update.weight_decay", update.weight_decay(), "make it at least 0");
   }
   const v1::TrainingSpec& training = job.training();
-  const bool synchronous = IsSynchronous(job);
-  if (synchronous && training.max_workers() != training.workers()) {
+  const bool fixed = IsSynchronous(job) && !HasViews(job);
+  if (fixed && training.max_workers() != training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
                   absl::StrCat("the synchronous ", update.rule(),
                                " has exactly training.workers (", training.workers(),
                                ") members; leave it out"));
-  } else if (!synchronous && training.max_workers() < training.workers()) {
+  } else if (!fixed && training.max_workers() < training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
                   absl::StrCat("is below training.workers (", training.workers(),
                                "); leave it out or raise it"));
@@ -351,6 +352,12 @@ void CheckBounds(const v1::JobSpec& job, Problems* problems) {
     problems->CheckCount("training.staleness_bound", training.staleness_bound(), 0,
                          kMaxStalenessBound);
   }
+  if (!(training.straggler_seconds() >= 0)) {
+    problems->Add("training.straggler_seconds", training.straggler_seconds(), "make it at least 0");
+  }
+  problems->CheckUnused(training.straggler_seconds() > 0 && !HasViews(job), "training.straggler_seconds",
+                        absl::StrCat("the rule ", job.update().rule(),
+                                     synchronous ? " needs every worker in every round" : " has no rounds"));
   if (!(ramp >= 0)) {
     problems->Add("schedule.ramp_epochs", ramp, "make it at least 0");
   } else if (ramp > static_cast<float>(training.epochs())) {
@@ -431,25 +438,71 @@ void CheckSchedule(const v1::JobSpec& job, Problems* problems) {
   }
 }
 
-void CheckCodec(absl::string_view field, const std::string& name, bool CodecTraits::*usable,
-                Problems* problems) {
-  const CodecTraits* codec = FindCodecTraits(name);
-  if (codec != nullptr && codec->*usable) return;
+void CheckCodec(absl::string_view field, const std::string& name, Problems* problems) {
+  if (FindCodecTraits(name) != nullptr) return;
   std::vector<std::string> names;
-  for (const CodecTraits& traits : Codecs()) {
-    if (traits.*usable) names.push_back(Text(traits.name));
-  }
+  for (const CodecTraits& traits : Codecs()) names.push_back(Text(traits.name));
   problems->Add(field, absl::StrCat("'", name, "'"),
                 absl::StrCat("choose one of: ", absl::StrJoin(names, ", ")));
+}
+
+// Replies that carry differences to what each worker holds.
+void CheckReplies(const v1::JobSpec& job, Problems* problems) {
+  const std::string& name = job.compression().reply();
+  CheckCodec("compression.reply", name, problems);
+  const CodecTraits* codec = FindCodecTraits(name);
+  const RuleTraits* rule = FindRule(job.update().rule());
+  if (codec == nullptr || codec->replies_carry_values || rule == nullptr || rule->elastic) return;
+  if (rule->synchronous) {
+    problems->Add("compression.reply", absl::StrCat("'", name, "'"),
+                  absl::StrCat("it carries the difference to what one worker holds, and a round of ",
+                               job.update().rule(),
+                               " sends all members the same; say none, fp16 or bf16"));
+  }
+}
+
+// What only some codecs have, and what stays in full precision.
+void CheckCompression(const v1::JobSpec& job, Problems* problems) {
+  const v1::CompressionSpec& compression = job.compression();
+  CheckCodec("compression.push", compression.push(), problems);
+  CheckReplies(job, problems);
+  problems->CheckCount("compression.block_elements", compression.block_elements(), 1,
+                       kMaxBlockElements);
+  const auto used = [&](bool CodecTraits::*setting, bool set, absl::string_view field) {
+    if (HasCodecSetting(compression.push(), compression.reply(), setting)) return true;
+    std::vector<std::string> names;
+    for (const CodecTraits& codec : Codecs()) {
+      if (codec.*setting) names.push_back(Text(codec.name));
+    }
+    problems->CheckUnused(set, field, absl::StrCat("it is for ", absl::StrJoin(names, ", "),
+                                                   ", not for ", compression.push()));
+    return false;
+  };
+  const float fraction = compression.fraction();
+  if (used(&CodecTraits::fraction, fraction != 0, "compression.fraction") &&
+      !(fraction > 0 && fraction <= 1)) {
+    problems->Add("compression.fraction", fraction, "make it above 0 and at most 1");
+  }
+  if (used(&CodecTraits::bits, compression.bits() != 0, "compression.bits")) {
+    problems->CheckCount("compression.bits", compression.bits(), kMinCodecBits, kMaxCodecBits);
+  }
+  const bool plain = compression.push() == "none" && compression.reply() == "none";
+  constexpr absl::string_view kPlain = "nothing is compressed here";
+  problems->CheckUnused(plain && compression.full_precision_size() > 0, "compression.full_precision",
+                        kPlain);
+  problems->CheckUnused(plain && compression.full_precision_below() != 0,
+                        "compression.full_precision_below", kPlain);
+  for (const std::string& pattern : compression.full_precision()) {
+    if (pattern.empty()) {
+      problems->Add("compression.full_precision", "''",
+                    "give a tensor's name, in which '*' stands for any characters, as in *.bias");
+    }
+  }
 }
 
 void CheckServers(const v1::JobSpec& job, Problems* problems) {
   const v1::ServersSpec& servers = job.servers();
   const v1::CompressionSpec& compression = job.compression();
-  CheckCodec("compression.push", compression.push(), &CodecTraits::for_pushes, problems);
-  CheckCodec("compression.reply", compression.reply(), &CodecTraits::for_replies, problems);
-  problems->CheckCount("compression.block_elements", compression.block_elements(), 1,
-                       kMaxBlockElements);
   problems->CheckCount("servers.shards", servers.shards(), 1, kMaxShards);
   problems->CheckCount("servers.segment_elements", servers.segment_elements(), 1,
                        kMaxSegmentElements);
@@ -498,6 +551,7 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
   CheckUpdate(job, &problems);
   CheckBounds(job, &problems);
   CheckSchedule(job, &problems);
+  CheckCompression(job, &problems);
   CheckServers(job, &problems);
   CheckTimeouts(job.timeouts(), &problems);
   problems.CheckCount("evaluation.interval_epochs", job.evaluation().interval_epochs(), 1,

@@ -47,26 +47,27 @@ class Bf16 final : public Codec {
  public:
   CodecId id() const override { return CodecId::kBf16; }
   std::string_view name() const override { return "bf16"; }
-  bool for_replies() const override { return true; }
+  bool replies_carry_values() const override { return true; }
   uint32_t BlockBytes(uint32_t elements) const override { return elements * 2; }
 
-  void EncodeBlock(const float* values, float* error, uint32_t elements,
+  void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
                    uint8_t* out) const override {
     WordAnywhere* words = reinterpret_cast<WordAnywhere*>(out);
     if (error == nullptr) return EncodePlain(values, elements, words);
     EncodeWithError(values, error, elements, words);
   }
 
-  const float* DecodeBlock(const uint8_t* in, uint32_t elements, float* scratch) const override {
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
+                           float* scratch) const override {
     Decode(reinterpret_cast<const WordAnywhere*>(in), elements, scratch);
     return scratch;
   }
 
-  bool BlockIsFinite(const uint8_t* in, uint32_t elements) const override {
-    return Finite(in, elements);
+  std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
+    return Finite(in, elements) ? std::string_view() : kNotFinite;
   }
 
-  void EncodeBlockReference(const float* values, float* error, uint32_t elements,
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,
                             uint8_t* out) const override {
     for (uint32_t i = 0; i < elements; ++i) {
       const float c = error == nullptr ? values[i] : values[i] + error[i];

@@ -20,6 +20,10 @@ void EncodeOne(const float* values, float* error, uint32_t i, uint8_t* out) {
   if (error != nullptr) error[i] = c - FloatFromFp16(word);
 }
 
+void EncodeReference(const float* values, float* error, uint32_t n, uint8_t* out) {
+  for (uint32_t i = 0; i < n; ++i) EncodeOne(values, error, i, out);
+}
+
 void DecodeFrom(uint32_t begin, const uint8_t* in, uint32_t n, float* out) {
   for (uint32_t i = begin; i < n; ++i) {
     uint16_t word;
@@ -92,10 +96,10 @@ class Fp16 final : public Codec {
  public:
   CodecId id() const override { return CodecId::kFp16; }
   std::string_view name() const override { return "fp16"; }
-  bool for_replies() const override { return true; }
+  bool replies_carry_values() const override { return true; }
   uint32_t BlockBytes(uint32_t elements) const override { return elements * 2; }
 
-  void EncodeBlock(const float* values, float* error, uint32_t elements,
+  void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
                    uint8_t* out) const override {
 #if defined(__x86_64__)
     switch (kernels::ActiveIsa()) {
@@ -104,10 +108,11 @@ class Fp16 final : public Codec {
       case Isa::kBaseline: break;
     }
 #endif
-    EncodeBlockReference(values, error, elements, out);
+    EncodeReference(values, error, elements, out);
   }
 
-  const float* DecodeBlock(const uint8_t* in, uint32_t elements, float* scratch) const override {
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
+                           float* scratch) const override {
 #if defined(__x86_64__)
     switch (kernels::ActiveIsa()) {
       case Isa::kAvx512: DecodeAvx512(in, elements, scratch); return scratch;
@@ -119,13 +124,13 @@ class Fp16 final : public Codec {
     return scratch;
   }
 
-  bool BlockIsFinite(const uint8_t* in, uint32_t elements) const override {
-    return Finite(in, elements);
+  std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
+    return Finite(in, elements) ? std::string_view() : kNotFinite;
   }
 
-  void EncodeBlockReference(const float* values, float* error, uint32_t elements,
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,
                             uint8_t* out) const override {
-    for (uint32_t i = 0; i < elements; ++i) EncodeOne(values, error, i, out);
+    EncodeReference(values, error, elements, out);
   }
 };
 

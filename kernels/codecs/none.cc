@@ -2,9 +2,9 @@
 // there was goes out with the push.
 #include <cstring>
 
+#include "kernels/codecs/faults.h"
 #include "kernels/codecs/registry.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/vector_math.h"
 
 namespace foreshard {
 namespace {
@@ -26,16 +26,17 @@ class None final : public Codec {
  public:
   CodecId id() const override { return CodecId::kNone; }
   std::string_view name() const override { return "none"; }
-  bool for_replies() const override { return true; }
+  bool replies_carry_values() const override { return true; }
   uint32_t BlockBytes(uint32_t elements) const override { return elements * sizeof(float); }
 
-  void EncodeBlock(const float* values, float* error, uint32_t elements,
+  void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
                    uint8_t* out) const override {
     if (error != nullptr) return AddError(values, error, elements, out);
     if (elements != 0) std::memcpy(out, values, BlockBytes(elements));
   }
 
-  const float* DecodeBlock(const uint8_t* in, uint32_t elements, float* scratch) const override {
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
+                           float* scratch) const override {
     if (reinterpret_cast<uintptr_t>(in) % alignof(float) == 0) {
       return reinterpret_cast<const float*>(in);
     }
@@ -43,16 +44,11 @@ class None final : public Codec {
     return scratch;
   }
 
-  bool BlockIsFinite(const uint8_t* in, uint32_t elements) const override {
-    if (reinterpret_cast<uintptr_t>(in) % alignof(float) == 0) {
-      return kernels::AllFinite(reinterpret_cast<const float*>(in), elements);
-    }
-    float values[kMaxBlockElements];
-    std::memcpy(values, in, BlockBytes(elements));
-    return kernels::AllFinite(values, elements);
+  std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
+    return WordsFault(in, elements);
   }
 
-  void EncodeBlockReference(const float* values, float* error, uint32_t elements,
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,
                             uint8_t* out) const override {
     for (uint32_t i = 0; i < elements; ++i) {
       const float c = error == nullptr ? values[i] : values[i] + error[i];

@@ -1,6 +1,8 @@
 // What each codec's file offers to registry.cc (internal to kernels/codecs).
 #pragma once
 
+#include <memory>
+
 #include "kernels/codecs/codec.h"
 
 namespace foreshard {
@@ -10,5 +12,9 @@ const Codec& Fp16Codec();
 const Codec& Bf16Codec();
 const Codec& OneBitCodec();
 const Codec& OneBitMeanCodec();
+
+std::unique_ptr<const Codec> MakeTopK(const CodecSettings& settings);
+std::unique_ptr<const Codec> MakeRandomK(const CodecSettings& settings);
+std::unique_ptr<const Codec> MakeQuantized(const CodecSettings& settings);
 
 }  // namespace foreshard

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/codecs/faults.h"
 #include "kernels/codecs/lanes.h"
 #include "kernels/cpu/intrinsics.h"
 #include "kernels/cpu/isa.h"
@@ -271,10 +272,12 @@ void Decode(const uint8_t* in, uint32_t elements, float* out) {
   DecodeBaseline(in, elements, out);
 }
 
-bool IsFinite(const uint8_t* in) {
+std::string_view Fault(const uint8_t* in, uint32_t elements) {
   float magnitude;
   std::memcpy(&magnitude, in, sizeof magnitude);
-  return std::isfinite(magnitude);
+  if (const std::string_view fault = ScaleFault(magnitude); !fault.empty()) return fault;
+  if (elements % 8 != 0 && in[4 + elements / 8] >> (elements % 8) != 0) return kPadding;
+  return {};
 }
 
 }  // namespace foreshard::sign_block

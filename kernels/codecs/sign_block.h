@@ -28,8 +28,8 @@ void EncodeReference(Scale scale, const float* values, float* error, uint32_t el
 // Writes +scale or -scale for each bit to `out`.
 void Decode(const uint8_t* in, uint32_t elements, float* out);
 
-// Whether the scale is a finite number.
-bool IsFinite(const uint8_t* in);
+// As Codec::Fault: the scale is a finite number of 0 or more, padding bits are zero.
+std::string_view Fault(const uint8_t* in, uint32_t elements);
 
 // The codec of this format with the scale of its file.
 class SignCodec final : public Codec {
@@ -39,22 +39,25 @@ class SignCodec final : public Codec {
 
   CodecId id() const override { return id_; }
   std::string_view name() const override { return name_; }
-  bool for_replies() const override { return false; }
+  bool replies_carry_values() const override { return false; }
   uint32_t BlockBytes(uint32_t elements) const override { return Bytes(elements); }
 
-  void EncodeBlock(const float* values, float* error, uint32_t elements,
+  void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
                    uint8_t* out) const override {
     Encode(scale_, values, error, elements, out);
   }
 
-  const float* DecodeBlock(const uint8_t* in, uint32_t elements, float* scratch) const override {
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
+                           float* scratch) const override {
     Decode(in, elements, scratch);
     return scratch;
   }
 
-  bool BlockIsFinite(const uint8_t* in, uint32_t elements) const override { return IsFinite(in); }
+  std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
+    return sign_block::Fault(in, elements);
+  }
 
-  void EncodeBlockReference(const float* values, float* error, uint32_t elements,
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,
                             uint8_t* out) const override {
     EncodeReference(scale_, values, error, elements, out);
   }

@@ -66,6 +66,19 @@ FORESHARD_ISA_INLINE void AddAllBody(float* sum, const float* values, uint64_t n
 FORESHARD_ISA_VARIANTS(void, AddAll, (float* sum, const float* values, uint64_t n),
                        (sum, values, n))
 
+FORESHARD_ISA_INLINE bool SubtractAllBody(float* __restrict values, const float* __restrict other,
+                                          uint64_t n) {
+  uint32_t found = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const float difference = values[i] - other[i];
+    values[i] = difference;
+    found |= (std::bit_cast<uint32_t>(difference) & 0x7f800000) == 0x7f800000 ? 1 : 0;
+  }
+  return found == 0;
+}
+FORESHARD_ISA_VARIANTS(bool, SubtractAll, (float* values, const float* other, uint64_t n),
+                       (values, other, n))
+
 }  // namespace
 
 bool AllFinite(const float* values, uint64_t n) { return Finite(values, n); }
@@ -79,5 +92,9 @@ double SumOfSquaredDifferences(const float* a, const float* b, uint64_t n) {
 void Scale(float* values, float factor, uint64_t n) { ScaleAll(values, factor, n); }
 
 void Add(float* sum, const float* values, uint64_t n) { AddAll(sum, values, n); }
+
+bool SubtractFinite(float* values, const float* other, uint64_t n) {
+  return SubtractAll(values, other, n);
+}
 
 }  // namespace foreshard::kernels

@@ -24,4 +24,7 @@ void Scale(float* values, float factor, uint64_t n);
 // sum[i] += values[i].
 void Add(float* sum, const float* values, uint64_t n);
 
+// values[i] -= other[i]. Whether all of the differences are finite.
+bool SubtractFinite(float* values, const float* other, uint64_t n);
+
 }  // namespace foreshard::kernels

@@ -94,10 +94,10 @@ class ApmSqueeze final : public SqueezeRule {
     AddScaled(run.elements, settings_.beta1, m_.data() + run.offset, sum);
   }
 
-  void Close(const UpdateContext& context, const Run& run, const Codec& codec, const float* mean,
-             float* theta, uint8_t* result) override {
-    codec.EncodeBlock(mean, error_.data() + run.offset, run.elements, result);
-    const float* const decoded = codec.DecodeBlock(result, run.elements, scratch_);
+  void Close(const UpdateContext& context, const Run& run, const Codec& codec, const CodecKey& key,
+             const float* mean, float* theta, uint8_t* result) override {
+    codec.EncodeBlock(mean, error_.data() + run.offset, run.elements, key, result);
+    const float* const decoded = codec.DecodeBlock(result, run.elements, key, scratch_);
     const FrozenAdamStep step = {.eta = context.eta,
                                  .beta1 = settings_.beta1,
                                  .weight_decay = run.decayed ? settings_.weight_decay : 0,

@@ -109,7 +109,7 @@ class UpdateRule {
 //   rule->Begin(context);
 //   for (const Run& run : runs) {
 //     sum = the decoded contributions; rule->AddAbsent(run, sum) for each absent worker
-//     rule->Close(context, run, codec, sum / members, theta, result);
+//     rule->Close(context, run, codec, key, sum / members, theta, result);
 //   }
 class SqueezeRule : public UpdateRule {
  public:
@@ -123,9 +123,9 @@ class SqueezeRule : public UpdateRule {
   // What an absent worker counts as.
   virtual void AddAbsent(const Run& run, float* sum) const = 0;
   // Encodes the mean (run.elements long) with the error of the rounds before to `result`,
-  // and takes it as everybody does.
+  // and takes it as everybody does. Codec and key are the block's.
   virtual void Close(const UpdateContext& context, const Run& run, const Codec& codec,
-                     const float* mean, float* theta, uint8_t* result) = 0;
+                     const CodecKey& key, const float* mean, float* theta, uint8_t* result) = 0;
 
   // What a worker needs to follow: momentum, and denominator once frozen; as long as the
   // segment.

@@ -73,7 +73,7 @@ class InProcessWorker {
     client_options_ = *options;
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
-                              .watch_repairs = RepairsSteps(*options),
+                              .watch = RepairsSteps(*options),
                               .staleness_bound = job_.training().has_staleness_bound(),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");

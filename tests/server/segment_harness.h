@@ -115,9 +115,12 @@ class SegmentHarness {
   // Encodes `values` (where given) and performs the event; records it.
   Outcome Send(Event event, const std::vector<float>& values) {
     if (!values.empty()) {
-      const Codec& codec = *FindCodec(static_cast<CodecId>(event.codec));
+      const Codec& codec = *codecs.Find(static_cast<CodecId>(event.codec));
+      PushPlace place = {.worker = event.worker, .sequence = event.sequence};
+      if (options.synchronous) place.round = event.argument;
       encoded.resize(EncodedBytes(codec, options.plan.blocks));
-      EncodeSegment(codec, options.plan.blocks, values.data(), nullptr, encoded.data());
+      EncodeSegment(codec, options.plan.blocks, values.data(), nullptr,
+                    PushKey(options.seed, options.plan.id, place), encoded.data());
     } else {
       encoded.clear();
     }
@@ -127,6 +130,7 @@ class SegmentHarness {
     if (status.ok()) status = segment->Admit(&event);
     reply.bytes = 0;
     if (!status.ok()) return {};
+    if (event.kind == EventKind::kResend) ++resends;
     event.number = ++numbers;
     AppendRecord(event, &records);
     buffer.resize(options.plan.elements * sizeof(float));
@@ -136,23 +140,32 @@ class SegmentHarness {
 
   void Take(uint32_t w, const Outcome& outcome) {
     if (reply.bytes == 0) return;
-    workers[w].parameters.resize(options.plan.elements);
-    uint64_t at = 0;
-    const Codec& codec = *FindCodec(reply.codec);
-    std::vector<float> scratch(kMaxBlockElements);
-    for (const Block& block : options.plan.blocks) {
-      const float* values = codec.DecodeBlock(buffer.data() + at, block.elements, scratch.data());
-      std::copy_n(values, block.elements, workers[w].parameters.data() + block.offset);
-      at += codec.BlockBytes(block.elements);
+    Worker& worker = workers[w];
+    worker.parameters.resize(options.plan.elements);
+    const Codec& codec = *codecs.Find(reply.codec);
+    std::vector<float> decoded(options.plan.elements);
+    DecodeSegment(codec, options.plan.blocks, buffer.data(),
+                  ReplyKey(options.seed, options.plan.id, w, outcome.version), decoded.data());
+    EXPECT_EQ(reply.delta, !codec.replies_carry_values());
+    if (reply.delta) {
+      EXPECT_EQ(reply.delta_base, worker.held_version);
     }
-    workers[w].held_version = outcome.version;
+    for (const Block& block : options.plan.blocks) {
+      const bool added = !BlockCodec(codec, block).replies_carry_values();
+      for (uint64_t k = block.offset; k < block.offset + block.elements; ++k) {
+        worker.parameters[k] = added ? worker.parameters[k] + decoded[k] : decoded[k];
+      }
+    }
+    worker.held_version = outcome.version;
   }
 
   SegmentOptions options;
+  CodecSet codecs{options.codec};
   std::unique_ptr<Segment> segment;
   std::vector<Worker> workers;
   std::string records;
   uint64_t numbers = 0;
+  uint64_t resends = 0;  // of the events performed
   absl::Status status;
   std::vector<uint8_t> encoded, buffer;
   Reply reply;

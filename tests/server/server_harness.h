@@ -170,7 +170,8 @@ class TestWorker {
         worker_(worker),
         incarnation_(incarnation),
         sequences_(servers.plan.segments().size()),
-        held_versions_(servers.plan.segments().size()) {}
+        held_versions_(servers.plan.segments().size()),
+        codecs_(MakeCodecSettings(servers.job)) {}
 
   uint32_t worker() const { return worker_; }
   uint64_t incarnation() const { return incarnation_; }
@@ -200,10 +201,10 @@ class TestWorker {
 
   std::string Encode(uint32_t segment, const std::vector<float>& values,
                      CodecId id = CodecId::kNone) const {
-    const Codec& codec = *FindCodec(id);
+    const Codec& codec = *codecs_.Find(id);
     const std::vector<Block>& blocks = servers_.plan.segments()[segment].blocks;
     std::string bytes(EncodedBytes(codec, blocks), '\0');
-    EncodeSegment(codec, blocks, values.data(), nullptr, reinterpret_cast<uint8_t*>(bytes.data()));
+    EncodeSegment(codec, blocks, values.data(), nullptr, {}, reinterpret_cast<uint8_t*>(bytes.data()));
     return bytes;
   }
 
@@ -232,18 +233,13 @@ class TestWorker {
     const Payload received = parsed->payload();
     if (received.bytes == 0) return answer;
     EXPECT_EQ(Checksum(received), answer.header.checksum());
-    const Codec& codec = *FindCodec(static_cast<CodecId>(answer.header.codec()));
-    const std::vector<Block>& blocks = servers_.plan.segments()[segment].blocks;
-    EXPECT_EQ(received.bytes, EncodedBytes(codec, blocks));
-    std::vector<uint8_t> straddle(kMaxBlockElements * 4);
-    std::vector<float> scratch(kMaxBlockElements);
-    PayloadReader reader(received);
-    for (const Block& block : blocks) {
-      const float* values = codec.DecodeBlock(
-          reader.Next(codec.BlockBytes(block.elements), straddle.data()), block.elements,
-          scratch.data());
-      answer.values.insert(answer.values.end(), values, values + block.elements);
-    }
+    const Codec& codec = *codecs_.Find(static_cast<CodecId>(answer.header.codec()));
+    const SegmentPlan& plan = servers_.plan.segments()[segment];
+    EXPECT_EQ(received.bytes, EncodedBytes(codec, plan.blocks));
+    std::vector<uint8_t> bytes;
+    for (const ByteSpan piece : received.pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    answer.values.resize(plan.elements);
+    DecodeSegment(codec, plan.blocks, bytes.data(), {}, answer.values.data());
     held_versions_[segment] = answer.header.version();
     return answer;
   }
@@ -285,6 +281,7 @@ class TestWorker {
   const uint64_t incarnation_;
   std::vector<uint64_t> sequences_;
   std::vector<uint64_t> held_versions_;
+  CodecSet codecs_;
 };
 
 }  // namespace foreshard

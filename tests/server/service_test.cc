@@ -341,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(
                     [](auto& h, auto&) { h.set_codec(77); }},
         BadExchange{"wide_codec", Code::kInvalidArgument, "codec 256 is unknown",
                     [](auto& h, auto&) { h.set_codec(256); }},
-        BadExchange{"reply_codec", Code::kInvalidArgument, "codec 3 is none that a reply can have",
+        BadExchange{"reply_codec", Code::kInvalidArgument, "codec 3 is none that a reply of this job can have",
                     [](auto& h, auto&) { h.set_reply_codec(3); }},
         BadExchange{"nan", Code::kInvalidArgument, "not finite, element 77",
                     [](auto&, auto& p) { PutFloat(p, 77, std::nanf("")); }},
@@ -418,10 +418,55 @@ TEST(Exchange, IsBoundedByTheByteBudget) {
   EXPECT_EQ(servers.Status().pushes_rejected(), 0);  // it may come again
 }
 
+TEST(Exchange, RepliesCarryDifferencesWhereTheJobSaysSo) {
+  TestServers servers(TestJob({"compression.reply=one_bit"}));
+  TestWorker worker(servers, 0, 5), other(servers, 1, 6), reader(servers, 0, 0);
+  ASSERT_TRUE(worker.SayHello().ok());
+  ASSERT_TRUE(other.SayHello().ok());
+  worker.InitialiseAll();
+  std::vector<float> held = worker.Read(0).values;
+  other.Read(0);
+  const auto header = [](TestWorker& of, uint64_t ticket) {
+    v1::ExchangeHeader push = of.PushHeader(0, ticket);
+    push.set_reply_codec(static_cast<uint32_t>(CodecId::kOneBit));
+    return push;
+  };
+  const auto payload = [&](uint64_t ticket) { return worker.Encode(0, worker.Gradient(0, ticket)); };
+  ASSERT_TRUE(other.Send(header(other, 0), payload(0)).status.ok());
+  const v1::ExchangeHeader push = header(worker, 1);
+  Answer answer = worker.Send(push, payload(1));
+  EXPECT_EQ(answer.header.result(), v1::ReplyHeader::APPLIED);
+  EXPECT_TRUE(answer.header.delta());
+  EXPECT_EQ(answer.header.codec(), static_cast<uint32_t>(CodecId::kOneBit));
+  EXPECT_EQ(answer.header.delta_base(), 0u);
+  EXPECT_EQ(answer.header.version(), 2u);
+  ASSERT_EQ(answer.values.size(), held.size());
+  for (size_t k = 0; k < held.size(); ++k) held[k] += answer.values[k];
+  // The same again: the parameters themselves, near what the difference gave.
+  answer = worker.Send(push, payload(1));
+  EXPECT_EQ(answer.header.result(), v1::ReplyHeader::DUPLICATE);
+  EXPECT_FALSE(answer.header.delta());
+  EXPECT_EQ(answer.header.codec(), 0u);
+  for (size_t k = 0; k < held.size(); ++k) EXPECT_NEAR(answer.values[k], held[k], 0.1);
+  // Whoever reads, and statistics, want nothing to add to.
+  v1::ExchangeHeader read = reader.Header(v1::ExchangeHeader::READ, 0);
+  read.set_reply_codec(static_cast<uint32_t>(CodecId::kOneBit));
+  answer = reader.Send(read);
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.header.codec(), 0u);
+  v1::ExchangeHeader bf16 = header(worker, 2);
+  bf16.set_reply_codec(static_cast<uint32_t>(CodecId::kBf16));
+  EXPECT_EQ(worker.Send(bf16, payload(2)).status.code(), Code::kInvalidArgument);
+  EXPECT_LT(servers.Status().pull_bytes(), servers.Status().pull_uncompressed_bytes());
+}
+
+class EventsReplay : public ::testing::TestWithParam<std::string> {};
+
 // The whole run from its events: every segment, bit for bit.
-TEST(Exchange, EventsReplayToTheSameState) {
+TEST_P(EventsReplay, ToTheSameState) {
   RecordingSink sink;
-  const v1::JobSpec job = TestJob({"compression.reply=fp16"});
+  const auto reply_codec = static_cast<uint32_t>(CodecSet().Find(GetParam())->id());
+  const v1::JobSpec job = TestJob({"compression.reply=" + GetParam()});
   TestServers servers(job, TestSchema(), &sink);
   const auto segments = static_cast<uint32_t>(servers.plan.segments().size());
   std::vector<std::unique_ptr<TestWorker>> workers;
@@ -440,7 +485,7 @@ TEST(Exchange, EventsReplayToTheSameState) {
           const bool trainable = servers.plan.segments()[segment].kind == TensorKind::kTrainable;
           v1::ExchangeHeader header =
               w->PushHeader(segment, ticket, trainable ? CodecId::kOneBit : CodecId::kNone);
-          header.set_reply_codec(trainable ? static_cast<uint32_t>(CodecId::kFp16) : 0);
+          header.set_reply_codec(trainable ? reply_codec : 0);
           const std::string payload =
               w->Encode(segment, w->Gradient(segment, ticket), static_cast<CodecId>(header.codec()));
           EXPECT_TRUE(w->Send(header, payload).status.ok());
@@ -487,6 +532,9 @@ TEST(Exchange, EventsReplayToTheSameState) {
   }
   EXPECT_EQ(servers.Status().pushes_applied(), 4 * 40 * (segments - 1));
 }
+
+INSTANTIATE_TEST_SUITE_P(Replies, EventsReplay, ::testing::Values("fp16", "one_bit", "random_k"),
+                         [](const auto& info) { return info.param; });
 
 TEST(Exchange, ANewerIncarnationFencesTheOlder) {
   TestServers servers(TestJob());

@@ -62,6 +62,7 @@ class SqueezeFleet {
     segment_options.squeeze = {.freeze_round = options.freeze_round,
                                .fold_rounds = options.fold_rounds,
                                .codec = options.codec};
+    segment_options.seed = 17;
     plan = segment_options.plan;
     this->segment_options = segment_options;
     segment = Segment::Create(segment_options).value();
@@ -92,7 +93,8 @@ class SqueezeFleet {
   void Start(uint32_t w) {
     Worker& worker = workers[w];
     worker.replica = std::make_unique<SqueezeReplica>(
-        SqueezeReplicaOptions{.codec = FindCodec(options.codec),
+        SqueezeReplicaOptions{.codec = codecs.Find(options.codec),
+                              .seed = segment_options.seed,
                               .beta1 = options.beta1,
                               .weight_decay = options.weight_decay,
                               .compress_gradients = options.compress_gradients,
@@ -106,24 +108,22 @@ class SqueezeFleet {
                   .held_version = worker.held_version}, {}));
   }
 
-  void Take(uint32_t w, const Outcome& outcome, ByteSpan sent = {}) {
+  void Take(uint32_t w, const Outcome& outcome, ByteSpan sent = {}, const PushPlace& place = {}) {
     ASSERT_TRUE(status.ok()) << status;
     if (outcome.result == Result::kPending) return;
     Worker& worker = workers[w];
     const ByteSpan piece(buffer.data(), reply.bytes);
     const absl::Status taken = worker.replica->Take(
         plan,
-        {.parts = (reply.parts & kResultPart ? RoundReply::kResult : 0u) |
-                  (reply.parts & kParametersPart ? RoundReply::kParameters : 0u) |
-                  (reply.parts & kMomentumPart ? RoundReply::kMomentum : 0u) |
-                  (reply.parts & kDenominatorPart ? RoundReply::kDenominator : 0u),
+        {.parts = reply.parts,
          .late = outcome.result == Result::kLate,
+         .version = outcome.version,
          .round = outcome.round,
          .members = outcome.members,
          .frozen = outcome.phase == Phase::kFrozen,
          .fold = outcome.fold,
          .eta = outcome.eta},
-        {absl::MakeConstSpan(&piece, 1), piece.size()}, sent, worker.parameters.data(),
+        {absl::MakeConstSpan(&piece, 1), piece.size()}, place, sent, worker.parameters.data(),
         worker.error.data());
     ASSERT_TRUE(taken.ok()) << taken;
     worker.held_version = outcome.version;
@@ -134,21 +134,28 @@ class SqueezeFleet {
   std::vector<uint8_t> Encode(uint32_t w, std::vector<float> gradient, bool full = false) {
     Worker& worker = workers[w];
     worker.replica->Transform(plan, gradient.data());
-    const Codec& codec = full ? *FindCodec(CodecId::kNone) : worker.replica->codec(plan);
+    const Codec& codec = full ? *codecs.Find(CodecId::kNone) : worker.replica->codec(plan);
     sent_codec = codec.id();
     std::vector<uint8_t> bytes(EncodedBytes(codec, plan.blocks));
-    EncodeSegment(codec, plan.blocks, gradient.data(), worker.error.data(), bytes.data());
+    EncodeSegment(codec, plan.blocks, gradient.data(), worker.error.data(),
+                  PushKey(segment_options.seed, plan.id, Place(w)), bytes.data());
     return bytes;
+  }
+
+  // Of w's next push.
+  PushPlace Place(uint32_t w) const {
+    return {.worker = w, .sequence = workers[w].sequence + 1, .round = workers[w].replica->round(plan)};
   }
 
   Outcome Push(uint32_t w, uint64_t round, const std::vector<uint8_t>& bytes) {
     Worker& worker = workers[w];
+    const PushPlace place = Place(w);
     const Outcome outcome = Send(
         {.kind = EventKind::kPush, .codec = static_cast<uint8_t>(sent_codec), .worker = w,
          .incarnation = worker.incarnation, .sequence = ++worker.sequence, .ticket = round * 8 + w,
          .held_version = worker.held_version, .argument = round},
         bytes);
-    if (status.ok()) Take(w, outcome, bytes);
+    if (status.ok()) Take(w, outcome, bytes, place);
     return outcome;
   }
 
@@ -196,6 +203,7 @@ class SqueezeFleet {
   const SqueezeRule& rule() const { return *const_cast<UpdateRule&>(segment->rule()).AsSqueeze(); }
 
   SqueezeFleetOptions options;
+  CodecSet codecs;
   SegmentOptions segment_options;
   SegmentPlan plan;
   std::unique_ptr<Segment> segment;

@@ -38,6 +38,8 @@ class FakeShard final : public v1::ParameterServer::Service,
     uint64_t tickets = 0;
     uint32_t epochs = 1;
     bool hold_tickets = false;  // as after HoldTicketsBack(true)
+    CodecSettings codec_settings;
+    uint64_t seed = 0;
   };
   struct State {
     std::vector<float> values;
@@ -45,6 +47,10 @@ class FakeShard final : public v1::ParameterServer::Service,
     uint64_t version = 0, clock = 0, sequence = 0;
     uint64_t applied = 0, skipped = 0, duplicates = 0;
     int fetches = 0, repairs = 0;
+    // What the worker holds after the last reply, and that reply's version.
+    std::vector<float> held;
+    uint64_t held_version = 0;
+    uint64_t differences = 0;  // replies that carried them
   };
 
   FakeShard(const ShardPlan& plan, const Options& options) : plan_(plan), options_(options) {
@@ -351,7 +357,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     out.set_gap_squares(4.0f);
     out.set_surprise_squares(1.0f);
     out.set_sampled_elements(1);
-    if (parameters) Write(header, state, reply);
+    if (parameters) Write(header, &state, reply);
     if (fault_) {
       if (const grpc::Status status = fault_(header, true); !status.ok()) return status;
     }
@@ -361,39 +367,55 @@ class FakeShard final : public v1::ParameterServer::Service,
 
   void Apply(const v1::ExchangeHeader& header, ByteSpan bytes, State* state) {
     const SegmentPlan& plan = plan_.segments()[header.segment()];
-    const Codec& codec = *FindCodec(static_cast<CodecId>(header.codec()));
-    const std::vector<ByteSpan> pieces = {bytes};
-    PayloadReader reader(Payload{pieces, bytes.size()});
-    alignas(64) uint8_t straddle[kMaxBlockElements * 4];
-    alignas(64) float scratch[kMaxBlockElements];
-    for (const Block& block : plan.blocks) {
-      const uint8_t* run = reader.Next(codec.BlockBytes(block.elements), straddle);
-      const float* values = codec.DecodeBlock(run, block.elements, scratch);
-      for (uint32_t k = 0; k < block.elements; ++k) {
-        float& theta = state->values[block.offset + k];
-        // Statistics: what was pushed, to look at.
-        theta = plan.kind == TensorKind::kStatistic ? values[k] : theta - options_.eta * values[k];
-      }
+    const Codec& codec = *codecs_.Find(static_cast<CodecId>(header.codec()));
+    PushPlace place = {.worker = header.worker(), .sequence = header.sequence()};
+    if (options_.synchronous) place.round = header.round();
+    std::vector<float> values(plan.elements);
+    DecodeSegment(codec, plan.blocks, bytes.data(), PushKey(options_.seed, plan.id, place),
+                  values.data());
+    for (uint64_t k = 0; k < plan.elements; ++k) {
+      float& theta = state->values[k];
+      // Statistics: what was pushed, to look at.
+      theta = plan.kind == TensorKind::kStatistic ? values[k] : theta - options_.eta * values[k];
     }
     ++state->version;
     ++state->applied;
   }
 
-  void Write(const v1::ExchangeHeader& header, const State& state, v1::ExchangeReply* reply) {
+  // A difference where one is wanted and the worker is known to hold what it was sent.
+  void Write(const v1::ExchangeHeader& header, State* state, v1::ExchangeReply* reply) {
     const SegmentPlan& plan = plan_.segments()[header.segment()];
-    const bool full = reply->header().result() == v1::ReplyHeader::DUPLICATE;
-    const Codec& codec =
-        *FindCodec(full ? CodecId::kNone : static_cast<CodecId>(header.reply_codec()));
+    v1::ReplyHeader& out = *reply->mutable_header();
+    const Codec* codec = codecs_.Find(static_cast<CodecId>(header.reply_codec()));
+    if (out.result() == v1::ReplyHeader::DUPLICATE ||
+        (!codec->replies_carry_values() && (out.result() != v1::ReplyHeader::APPLIED ||
+                                            state->held_version != header.held_version()))) {
+      codec = codecs_.Find(CodecId::kNone);
+    }
+    const bool delta = !codec->replies_carry_values();
+    std::vector<float> values = state->values;
+    if (delta) {
+      for (size_t k = 0; k < values.size(); ++k) values[k] -= state->held[k];
+      out.set_delta(true);
+      out.set_delta_base(state->held_version);
+      ++state->differences;
+    }
+    const CodecKey key = ReplyKey(options_.seed, plan.id, header.worker(), state->version);
     std::string& payload = *reply->mutable_payload();
-    payload.resize(EncodedBytes(codec, plan.blocks));
+    payload.resize(EncodedBytes(*codec, plan.blocks));
     auto* bytes = reinterpret_cast<uint8_t*>(payload.data());
-    EncodeSegment(codec, plan.blocks, state.values.data(), nullptr, bytes);
-    reply->mutable_header()->set_codec(static_cast<uint32_t>(codec.id()));
-    reply->mutable_header()->set_checksum(Checksum(ByteSpan(bytes, payload.size())));
+    EncodeSegment(*codec, plan.blocks, values.data(), nullptr, key, bytes);
+    out.set_codec(static_cast<uint32_t>(codec->id()));
+    out.set_checksum(Checksum(ByteSpan(bytes, payload.size())));
+    DecodeSegment(*codec, plan.blocks, bytes, key, values.data());
+    for (size_t k = 0; delta && k < values.size(); ++k) values[k] = state->held[k] + values[k];
+    state->held = std::move(values);
+    state->held_version = state->version;
   }
 
   const ShardPlan plan_;
   const Options options_;
+  const CodecSet codecs_{options_.codec_settings};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 

@@ -69,14 +69,13 @@ class Loopback {
     float* theta = theta_.data() + plan.begin;
     if (header.kind() == v1::ExchangeHeader::PUSH) {
       const Codec& codec = *FindCodec(static_cast<CodecId>(header.codec()));
-      PayloadReader reader(request.payload());
-      alignas(64) uint8_t straddle[kMaxBlockElements * 4];
-      alignas(64) float scratch[kMaxBlockElements];
-      for (const Block& block : plan.blocks) {
-        const float* values = codec.DecodeBlock(
-            reader.Next(codec.BlockBytes(block.elements), straddle), block.elements, scratch);
-        for (uint32_t k = 0; k < block.elements; ++k) theta[block.offset + k] -= 0.1f * values[k];
+      std::vector<uint8_t> bytes;
+      for (const ByteSpan piece : request.payload().pieces) {
+        bytes.insert(bytes.end(), piece.begin(), piece.end());
       }
+      std::vector<float> values(plan.elements);
+      DecodeSegment(codec, plan.blocks, bytes.data(), {}, values.data());
+      for (uint64_t k = 0; k < plan.elements; ++k) theta[k] -= 0.1f * values[k];
     }
     v1::ReplyHeader reply;
     reply.set_segment(header.segment());

@@ -57,7 +57,7 @@ std::vector<BenchResult> BenchApply(const BenchOptions& options) {
     std::vector<uint8_t> payload(segment_bytes * kSegments);
     for (uint64_t segment = 0; segment < kSegments; ++segment) {
       EncodeSegment(codec, blocks, gradient.data() + segment * kSegmentElements, nullptr,
-                    payload.data() + segment * segment_bytes);
+                    {}, payload.data() + segment * segment_bytes);
     }
     for (const Case& c : kCases) {
       const RuleSettings settings{.rule = c.rule, .momentum = 0.9f, .max_workers = kWorkers};
@@ -75,7 +75,7 @@ std::vector<BenchResult> BenchApply(const BenchOptions& options) {
           rule.Begin(context);
           for (const Block& block : blocks) {
             alignas(64) float scratch[kMaxBlockElements];
-            const float* decoded = codec.DecodeBlock(in, block.elements, scratch);
+            const float* decoded = codec.DecodeBlock(in, block.elements, {}, scratch);
             in += codec.BlockBytes(block.elements);
             rule.Update(context, {block.offset, block.elements, block.decayed}, decoded,
                         theta.data() + base,

@@ -8,7 +8,8 @@
 //
 // Bytes applied (asgd): theta read and written, the payload read, the reply written;
 // with a codec that keeps an error also what encoding touches: gradient and error
-// read, error and payload written.
+// read, error and payload written; with replies that carry differences also both copies
+// of what the worker holds, the server's and its own, read and written.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -32,6 +33,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "kernels/codecs/codec.h"
 #include "kernels/device.h"
 #include "server/available_memory.h"
 #include "server/shard_server.h"
@@ -275,6 +277,7 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
   const uint64_t compressed = options.quick ? 4 << 20 : 64 << 20;
   cases.push_back({"one_bit_push", compressed, "one_bit", "none"});
   cases.push_back({"one_bit_push_bf16_reply", compressed, "one_bit", "bf16"});
+  cases.push_back({"one_bit_both_ways", compressed, "one_bit", "one_bit"});
 
   // All servers before the first use of gRPC here, so that they can be processes.
   std::vector<BenchResult> results;
@@ -316,6 +319,7 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
     if (echo_seconds == 0) continue;
     double applied = push + 2 * model_bytes + pull;
     if (c.push != "none") applied += 3 * model_bytes + push;
+    if (!FindCodec(c.reply)->replies_carry_values()) applied += 4 * model_bytes + pull;
     const double limit_seconds = echo_seconds + applied / stream;
     if (c.name == "roundtrip") {
       const double tcp_seconds = TcpSeconds(options, (*tcp)->address(), c.model_bytes);

@@ -19,6 +19,7 @@
 #include "tools/simulate/replay_worker.h"
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
+#include "worker/reply_reader.h"
 
 namespace foreshard {
 namespace {
@@ -52,7 +53,6 @@ class Replay {
   absl::Status ComputeStep(ReplayWorker& start, const Event& event);
   absl::StatusOr<bool> Ready(const Event& event, std::string* missing);
   absl::Status Apply(const Event& event);
-  std::vector<float> Decode(const SegmentPlan& segment, const Reply& reply);
   // Keeps the segment where its version is a cut; statistics with the last one.
   void NoteCut(uint32_t segment);
 
@@ -60,6 +60,7 @@ class Replay {
   const Dataset& train_;
   const ReplayOptions& replay_options_;
   ParameterClientOptions options_;  // as of a worker's client: plan, rule, codecs
+  CodecSet codecs_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<GradientComputer> computer_;
@@ -69,7 +70,7 @@ class Replay {
   std::vector<Queue> queues_;
   std::map<std::pair<uint32_t, uint64_t>, ReplayWorker> starts_;  // by slot and incarnation
   std::vector<uint8_t> reply_;
-  std::vector<float> scratch_ = std::vector<float>(kMaxBlockElements);
+  ReplyReader reader_;
   ReplayResult result_;
   bool stuck_ = false;  // nothing was ready in the last turn
   std::vector<size_t> trainable_left_;  // by cut: segments that have not reached it
@@ -101,6 +102,7 @@ absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
   auto options = MakeClientOptions(job_, schema, train_.examples(), {});
   if (!options.ok()) return options.status();
   options_ = *std::move(options);
+  codecs_ = CodecSet(options_.codec_settings);
   computer_ =
       std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), &train_);
   initial_.resize(schema.elements());
@@ -222,7 +224,9 @@ absl::Status Replay::ComputeStep(ReplayWorker& start, const Event& event) {
   start.steps = sequence;
   ++result_.steps;
   result_.skipped += !step->finite;
-  start.MakePayloads(event.ticket, step->finite, *computer_);
+  PushPlace place = {.worker = event.worker, .sequence = sequence};
+  if (options_.synchronous) place.round = event.argument;
+  start.MakePayloads(event.ticket, place, step->finite, *computer_);
   return absl::OkStatus();
 }
 
@@ -239,10 +243,9 @@ absl::Status Replay::Apply(const Event& recorded) {
   const uint32_t s = recorded.segment;
   Segment& segment = *segments_[s];
   const SegmentPlan& segment_plan = plan().segments()[s];
-  const Codec& push_codec = *FindCodec(IsTrainable(s) ? options_.push_codec : "none");
   Event event = recorded;
   event.reply_codec =
-      static_cast<uint8_t>(FindCodec(IsTrainable(s) ? options_.reply_codec : "none")->id());
+      static_cast<uint8_t>(codecs_.Find(IsTrainable(s) ? options_.reply_codec : "none")->id());
   ByteSpan bytes;
   if (event.kind == EventKind::kInitialise) {
     bytes = {reinterpret_cast<const uint8_t*>(initial_.data() + segment_plan.begin),
@@ -254,7 +257,7 @@ absl::Status Replay::Apply(const Event& recorded) {
     start.waits[s] = false;
     if (event.kind == EventKind::kPush) {
       bytes = start.payload[s];
-      event.codec = static_cast<uint8_t>(push_codec.id());
+      event.codec = static_cast<uint8_t>(codecs_.Find(IsTrainable(s) ? options_.push_codec : "none")->id());
     }
   }
   if (!bytes.empty()) event.payload = {.pieces = {&bytes, 1}, .bytes = bytes.size()};
@@ -295,11 +298,20 @@ absl::Status Replay::Apply(const Event& recorded) {
   }
   if (reply.bytes == 0 || !IsTrainable(s) || !SendsToWorker(event.kind)) return absl::OkStatus();
   const bool own = ConsumesTicket(event.kind) || event.kind == EventKind::kResend;
-  StartOf(event).sent[s].push_back(
-      {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
-       .version = outcome.version,
-       .clock = outcome.clock,
-       .values = Decode(segment_plan, reply)});
+  ReplayWorker& start = StartOf(event);
+  ReplayWorker::Sent sent = {.sequence = own ? event.sequence : segment.last_sequence(event.worker),
+                             .version = outcome.version,
+                             .clock = outcome.clock};
+  // A difference is to what it held when it computed this push.
+  const float* held = start.parameters.data() + segment_plan.begin;
+  sent.values.assign(held, held + segment_plan.elements);
+  const ByteSpan payload(reply.data, reply.bytes);
+  const absl::Status read =
+      reader_.Read(segment_plan, *codecs_.Find(reply.codec),
+                   ReplyKey(options_.seed, s, event.worker, outcome.version),
+                   {.pieces = {&payload, 1}, .bytes = payload.size()}, sent.values.data());
+  if (!read.ok()) return Bad(recorded, std::string(read.message()));
+  start.sent[s].push_back(std::move(sent));
   return absl::OkStatus();
 }
 
@@ -317,18 +329,6 @@ void Replay::NoteCut(uint32_t s) {
       if (!IsTrainable(other)) keep(other, result_.cuts[cut]);
     }
   }
-}
-
-std::vector<float> Replay::Decode(const SegmentPlan& segment, const Reply& reply) {
-  std::vector<float> values(segment.elements);
-  const Codec& codec = *FindCodec(reply.codec);
-  const uint8_t* in = reply.data;
-  for (const Block& block : segment.blocks) {
-    const float* decoded = codec.DecodeBlock(in, block.elements, scratch_.data());
-    std::memcpy(values.data() + block.offset, decoded, block.elements * sizeof(float));
-    in += codec.BlockBytes(block.elements);
-  }
-  return values;
 }
 
 absl::Status Replay::Run() {

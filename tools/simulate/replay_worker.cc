@@ -63,7 +63,8 @@ void ReplayWorker::Hold(uint64_t sequence) {
   }
 }
 
-void ReplayWorker::MakePayloads(uint64_t ticket, bool finite, GradientComputer& computer) {
+void ReplayWorker::MakePayloads(uint64_t ticket, const PushPlace& place, bool finite,
+                                GradientComputer& computer) {
   if (finite) statistics.Add(computer.statistics());
   const bool with_statistics = finite && statistics.Take();
   statistics_pushes += with_statistics;
@@ -81,7 +82,7 @@ void ReplayWorker::MakePayloads(uint64_t ticket, bool finite, GradientComputer& 
                         gradient);
       if (!encoder.plain(segment)) {
         out.resize(encoder.EncodedBytes(segment));
-        encoder.Encode(segment, gradient, out.data());
+        encoder.Encode(segment, place, gradient, out.data());
         continue;
       }
       plain = BytesOf(gradient, segment.elements);

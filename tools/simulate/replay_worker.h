@@ -43,8 +43,9 @@ struct ReplayWorker {
   // Makes what HeldAt says, of each trainable segment, the parameters.
   void Hold(uint64_t sequence);
   // What the step computed last pushes to each segment; payload stays empty where the
-  // gradient is not finite.
-  void MakePayloads(uint64_t ticket, bool finite, GradientComputer& computer);
+  // gradient is not finite. `place` is the push's in all of the trainable ones.
+  void MakePayloads(uint64_t ticket, const PushPlace& place, bool finite,
+                    GradientComputer& computer);
 
   // What SegmentExchange sends with REPAIR: the momentum, once for each step of the rate.
   ByteSpan MomentumToBring(const Event& event) const;

@@ -27,6 +27,7 @@
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
 #include "worker/push_encoder.h"
+#include "worker/reply_reader.h"
 #include "worker/statistics_average.h"
 #include "worker/training_loop.h"
 
@@ -157,6 +158,7 @@ class Simulation {
   std::vector<VirtualWorker> workers_;
   std::optional<VirtualNetwork> network_;
   std::optional<PushMeasures> measures_;
+  CodecSet codecs_;
   const Codec* reply_codec_ = nullptr;
   bool synchronous_ = false;
   uint64_t batches_per_epoch_ = 1;
@@ -167,7 +169,7 @@ class Simulation {
   std::vector<Message> messages_;
   std::vector<size_t> free_messages_;
   std::vector<uint8_t> payload_, reply_;
-  std::vector<float> scratch_;
+  ReplyReader reader_;
 
   SimulationResult result_;
   double now_ = 0;
@@ -207,7 +209,8 @@ absl::Status Simulation::Prepare() {
   const DealerOptions dealer = MakeDealerOptions(job_, batches_per_epoch_);
   if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
   dealer_ = std::make_unique<Dealer>(dealer);
-  reply_codec_ = FindCodec(job_.compression().reply());
+  codecs_ = CodecSet(client->codec_settings);
+  reply_codec_ = codecs_.Find(job_.compression().reply());
   if (RepairsSteps(*client)) steps_ = client->schedule.Steps();
   workers_.reserve(workers);
   for (uint32_t k = 0; k < workers; ++k) {
@@ -226,7 +229,6 @@ absl::Status Simulation::Prepare() {
                        .batch_size = job_.training().batch_size(),
                        .recalibration_batches = job_.evaluation().recalibration_batches()},
       model_.get(), options_.train, options_.test);
-  scratch_.resize(kMaxBlockElements + 16);
   result_.worker_batches.resize(workers);
   return Initialise();
 }
@@ -276,7 +278,9 @@ absl::Status Simulation::Run() {
         status = TakeReply(due.worker, due.segment, message.outcome,
                            ByteSpan(message.payload.data(), message.payload.size()), message.codec,
                            message.parts);
-        if (status.ok() && --workers_[due.worker].replies_left == 0) status = Acknowledge(due.worker, due.time);
+        if (status.ok() && --workers_[due.worker].replies_left == 0) {
+          status = Acknowledge(due.worker, due.time);
+        }
         break;
       }
     }
@@ -478,7 +482,9 @@ absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool 
         payload = {reinterpret_cast<const uint8_t*>(gradient), plan.elements * sizeof(float)};
       } else {
         payload_.resize(worker.encoder.EncodedBytes(plan));
-        worker.encoder.Encode(plan, gradient, payload_.data());
+        PushPlace place = {.worker = k, .sequence = event.sequence};
+        if (synchronous_) place.round = round;
+        worker.encoder.Encode(plan, place, gradient, payload_.data());
         payload = {payload_.data(), payload_.size()};
       }
       result_.push_bytes += payload.size();
@@ -608,8 +614,7 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
   const ByteSpan payload(reply.data, reply.bytes);
   if (!network_->costs()) {
     const absl::Status taken = TakeReply(k, s, outcome, payload, reply.codec, reply.parts);
-    if (!taken.ok()) return taken;
-    return --worker.replies_left == 0 ? Acknowledge(k, now) : absl::OkStatus();
+    return taken.ok() && --worker.replies_left == 0 ? Acknowledge(k, now) : taken;
   }
   const double arrived = network_->ToWorker(k, plan_.segments()[s].shard, reply.bytes, now);
   Schedule(arrived, k, What::kReplied, s,
@@ -618,31 +623,27 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
 }
 
 absl::Status Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
-                                   CodecId codec_id, uint32_t parts) {
+                                   CodecId codec, uint32_t parts) {
   VirtualWorker& worker = workers_[k];
   worker.held_version[s] = outcome.version;
   worker.clock[s] = outcome.clock;
-  float* values = worker.parameters.data() + plan_.segments()[s].begin;
+  const SegmentPlan& plan = plan_.segments()[s];
+  float* values = worker.parameters.data() + plan.begin;
   if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return absl::OkStatus();
+  const Payload whole = {.pieces = {&payload, 1}, .bytes = payload.size()};
   if (worker.encoder.squeezes() && IsTrainable(s)) {
-    return worker.encoder.TakeReply(plan_.segments()[s],
+    return worker.encoder.TakeReply(plan,
                                     {.parts = parts,
+                                     .version = outcome.version,
                                      .round = outcome.round,
                                      .members = outcome.members,
                                      .frozen = outcome.phase == Phase::kFrozen,
                                      .fold = outcome.fold,
                                      .eta = outcome.eta},
-                                    {.pieces = {&payload, 1}, .bytes = payload.size()}, {}, values);
+                                    whole, {}, {}, values);
   }
-  const Codec& codec = *FindCodec(codec_id);
-  const uint8_t* in = payload.data();
-  for (const Block& block : plan_.segments()[s].blocks) {
-    float* out = values + block.offset;
-    const float* decoded = codec.DecodeBlock(in, block.elements, scratch_.data());
-    std::memcpy(out, decoded, block.elements * sizeof(float));
-    in += codec.BlockBytes(block.elements);
-  }
-  return absl::OkStatus();
+  return reader_.Read(plan, *codecs_.Find(codec), ReplyKey(job_.seed(), s, k, outcome.version), whole,
+                      values);
 }
 
 // Every segment has answered: the batch is done.

@@ -80,6 +80,58 @@ TEST(ShardPlan, FingerprintSeesSchemaAndOptions) {
   EXPECT_NE(base, ShardPlan::Create(schema, {.shards = 2, .block_elements = 64})->fingerprint());
 }
 
+// Which of the test schema's trainable tensors stay in full precision.
+std::string FullTensors(const ShardPlanOptions& options) {
+  const Schema schema = TestSchema();
+  const auto plan = ShardPlan::Create(schema, options);
+  if (!plan.ok()) return std::string(plan.status().message());
+  std::string full;
+  for (size_t t = 0; t < schema.tensors().size(); ++t) {
+    const uint64_t begin = schema.offset(t), end = begin + schema.tensors()[t].elements();
+    uint64_t elements = 0;
+    for (const SegmentPlan& segment : plan->segments()) {
+      for (const Block& block : segment.blocks) {
+        const uint64_t at = segment.begin + block.offset;
+        if (at >= begin && at < end && block.full) elements += block.elements;
+      }
+    }
+    // All of a tensor or nothing.
+    EXPECT_TRUE(elements == 0 || elements == end - begin) << schema.tensors()[t].name;
+    if (elements > 0) full += schema.tensors()[t].name + " ";
+  }
+  return full;
+}
+
+TEST(ShardPlan, FullPrecisionByNameAndSize) {
+  const auto by_name = [](std::vector<std::string> patterns) {
+    return FullTensors({.shards = 3, .segment_elements = 5000, .full_precision = std::move(patterns)});
+  };
+  EXPECT_EQ(by_name({}), "");
+  EXPECT_EQ(by_name({"w1"}), "w1 ");
+  EXPECT_EQ(by_name({"w*"}), "w1 w2 ");
+  EXPECT_EQ(by_name({"*1"}), "w1 b1 ");
+  EXPECT_EQ(by_name({"*"}), "w1 b1 w2 ");  // statistics are never compressed anyway
+  EXPECT_EQ(by_name({"**2*", "b1"}), "b1 w2 ");
+  EXPECT_EQ(by_name({"w1*"}), "w1 ");
+  EXPECT_EQ(FullTensors({.full_precision_below = 7}), "");
+  EXPECT_EQ(FullTensors({.full_precision_below = 8}), "b1 ");
+  EXPECT_EQ(FullTensors({.full_precision_below = 5501}), "b1 w2 ");
+  EXPECT_EQ(FullTensors({.full_precision = {"w1"}, .full_precision_below = 8}), "w1 b1 ");
+  for (const char* pattern : {"w", "1", "w1?", "mean", "", "W1", "*w", "w1 "}) {
+    EXPECT_THAT(by_name({"w1", pattern}), HasSubstr("compression.full_precision: '" + std::string(pattern) +
+                                              "': no trainable tensor"));
+  }
+  EXPECT_THAT(by_name({"conv*"}), HasSubstr("there are w1, b1, none, w2"));
+  // It is part of what all programs must agree on.
+  const Schema schema = TestSchema();
+  EXPECT_NE(ShardPlan::Create(schema, {.full_precision = {"w1"}})->fingerprint(),
+            ShardPlan::Create(schema, {})->fingerprint());
+  EXPECT_NE(ShardPlan::Create(schema, {.full_precision = {"w1"}})->fingerprint(),
+            ShardPlan::Create(schema, {.full_precision = {"w2"}})->fingerprint());
+  EXPECT_EQ(ShardPlan::Create(schema, {.full_precision_below = 5})->fingerprint(),
+            ShardPlan::Create(schema, {})->fingerprint());
+}
+
 TEST(ShardPlan, RefusesWhatCannotBe) {
   const Schema tiny = Schema::Create({{"a", {3}}}).value();
   EXPECT_THAT(ShardPlan::Create(tiny, {.shards = 0}).status().message(), HasSubstr("0 shards"));

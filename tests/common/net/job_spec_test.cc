@@ -5,6 +5,8 @@
 #include <functional>
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -73,6 +75,27 @@ TEST(JobSpec, FillsInWhatTheRuleHasDefaultsFor) {
   EXPECT_EQ(DefaultJob().update().lag(), "");
 }
 
+TEST(JobSpec, CodecsHaveDefaults) {
+  const v1::CompressionSpec plain = DefaultJob().compression();
+  EXPECT_EQ(plain.fraction(), 0);
+  EXPECT_EQ(plain.bits(), 0);
+  for (const char* codec : {"top_k", "random_k"}) {
+    const v1::JobSpec job = DefaultJob({absl::StrCat("compression.push=", codec)});
+    EXPECT_EQ(job.compression().fraction(), 1.0f / 32);
+    EXPECT_EQ(job.compression().bits(), 0u);
+    EXPECT_EQ(MakeCodecSettings(job).fraction, 1.0f / 32);
+  }
+  const v1::JobSpec quantized = DefaultJob({"compression.push=quantized"});
+  EXPECT_EQ(quantized.compression().bits(), 4u);
+  EXPECT_EQ(quantized.compression().fraction(), 0);
+  const v1::JobSpec said = DefaultJob({"compression.push=quantized", "compression.bits=7",
+                                       "compression.full_precision=*.bias,conv1*",
+                                       "compression.full_precision_below=100"});
+  EXPECT_EQ(MakeCodecSettings(said).bits, 7u);
+  EXPECT_THAT(MakePlanOptions(said).full_precision, ::testing::ElementsAre("*.bias", "conv1*"));
+  EXPECT_EQ(MakePlanOptions(said).full_precision_below, 100u);
+}
+
 TEST(JobSpec, ElasticAveragingHasDefaults) {
   const v1::JobSpec job = DefaultJob({"update.rule=eamsgd", "compression.push=none"});
   EXPECT_EQ(job.update().local_steps(), 10);
@@ -133,7 +156,7 @@ TEST(JobSpec, FingerprintIgnoresOnlyWhatMayDiffer) {
   EXPECT_EQ(JobFingerprint(DefaultJob({"compression.block_elements=4096"})), fingerprint);
   for (const char* change :
        {"seed=2", "training.epochs=6", "update.momentum=0.8", "schedule.learning_rate=0.03",
-        "compression.push=none", "servers.shards=3", "data.mean=0.1", "model.widths=4,4"}) {
+        "compression.push=none", "compression.full_precision=*", "servers.shards=3", "data.mean=0.1", "model.widths=4,4"}) {
     EXPECT_NE(JobFingerprint(DefaultJob({change})), fingerprint) << change;
   }
 }
@@ -263,8 +286,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"unused_steps", {"schedule.decay_epochs=2"}, "only schedule.decay: \"step\" uses it"},
         BadCase{"fraction", {"schedule.final_fraction=2"}, "schedule.final_fraction: 2"},
         BadCase{"unused_fraction", {"schedule.final_fraction=0.5", "schedule.decay=constant"}, "only schedule.decay: \"cosine\""},
-        BadCase{"push_codec", {"compression.push=gzip"}, "none, fp16, bf16, one_bit, one_bit_mean"},
-        BadCase{"reply_codec", {"compression.reply=one_bit"}, "choose one of: none, fp16, bf16"},
+        BadCase{"push_codec", {"compression.push=gzip"}, "none, fp16, bf16, one_bit, one_bit_mean, top_k, random_k, quantized"},
+        BadCase{"unused_codec_fraction", {"compression.fraction=0.1"}, "compression.fraction: set: it is for top_k, random_k, not for one_bit; take it out"},
+        BadCase{"fraction_of_quantized", {"compression.push=quantized", "compression.fraction=0.1"}, "compression.fraction: set: it is for"},
+        BadCase{"codec_fraction", {"compression.push=top_k", "compression.fraction=1.5"}, "compression.fraction: 1.5: make it above 0 and at most 1"},
+        BadCase{"negative_fraction", {"compression.push=random_k", "compression.fraction=-0.1"}, "compression.fraction: -0.1: make it above 0"},
+        BadCase{"unused_bits", {"compression.push=top_k", "compression.bits=4"}, "compression.bits: set: it is for quantized, not for top_k; take it out"},
+        BadCase{"few_bits", {"compression.push=quantized", "compression.bits=1"}, "compression.bits: 1: give a whole number from 2 to 8"},
+        BadCase{"many_bits", {"compression.push=quantized", "compression.bits=9"}, "compression.bits: 9: give a whole number from 2 to 8"},
+        BadCase{"empty_pattern", {"compression.full_precision=,a"}, "compression.full_precision: '': give a tensor's name"},
+        BadCase{"plain_pattern", {"compression.push=none", "compression.full_precision=a"}, "compression.full_precision: set: nothing is compressed here; take it out"},
+        BadCase{"plain_below", {"compression.push=none", "compression.full_precision_below=5"}, "compression.full_precision_below: set: nothing is compressed here; take it out"},
+        BadCase{"reply_codec", {"compression.reply=gzip"}, "compression.reply: 'gzip': choose one of: none, fp16, bf16, one_bit"},
+        BadCase{"reply_in_rounds", {"update.rule=ssgd", "compression.reply=one_bit"}, "compression.reply: 'one_bit': it carries the difference to what one worker holds, and a round of ssgd sends all members the same; say none, fp16 or bf16"},
         BadCase{"block", {"compression.block_elements=5000"}, "from 1 to 4096"},
         BadCase{"shards", {"servers.shards=0"}, "servers.shards: 0"},
         BadCase{"segment", {"servers.segment_elements=100"}, "must hold a block"},

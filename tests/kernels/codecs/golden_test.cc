@@ -100,6 +100,176 @@ const std::vector<Golden>& Goldens() {
   return goldens;
 }
 
+// The codecs with parameters: encoded bytes, and the error's fp32 words afterwards.
+struct ParametricGolden {
+  struct Case {
+    const char* codec;
+    CodecSettings settings;
+    const char* bytes;
+    const char* error;
+  };
+  const char* name;
+  std::vector<float> values;
+  std::vector<Case> cases;
+};
+
+constexpr CodecKey kKey = {.shared = 0x0123456789abcdef, .own = 0xfedcba9876543210};
+
+std::vector<float> Ramp() {
+  std::vector<float> values;
+  for (int i = 0; i < 13; ++i) values.push_back(static_cast<float>((i - 6) * 0.3));
+  return values;
+}
+
+const std::vector<ParametricGolden>& ParametricGoldens() {
+  static const auto& goldens = *new std::vector<ParametricGolden>{
+      {.name = "one element",
+       .values = {-1.5f},
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "00000000c0bf",
+            "00000000"},
+           {"random_k", {.fraction = 0.3f},
+            "0000c0bf",
+            "00000000"},
+           {"quantized", {.bits = 2},
+            "0000c03f00",
+            "00000000"},
+           {"quantized", {.bits = 3},
+            "0000c03f00",
+            "00000000"},
+           {"quantized", {.bits = 8},
+            "0000c03f00",
+            "00000000"},
+       }},
+      {.name = "zeros of both signs",
+       .values = {0.0f, -0.0f, 0.0f},
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "000000000000",
+            "000000000000008000000000"},
+           {"random_k", {.fraction = 0.3f},
+            "00000000",
+            "000000000000008000000000"},
+           {"quantized", {.bits = 2},
+            "0000000015",
+            "000000000000008000000000"},
+           {"quantized", {.bits = 3},
+            "00000000db00",
+            "000000000000008000000000"},
+           {"quantized", {.bits = 8},
+            "000000007f7f7f",
+            "000000000000008000000000"},
+       }},
+      {.name = "mixed, with a partial byte",
+       .values = {1.0f, -2.0f, 0.5f, -0.0f, 3.0f, -0.25f, 0.0f, -7.0f, 65519.0f, 1e-3f},
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "040007000800000040400000e0c000ef7f47",
+            "0000803f000000c00000003f0000008000000000000080be0000000000000000000000006f12833a"},
+           {"random_k", {.fraction = 0.3f},
+            "0000003f000080be00ef7f47",
+            "0000803f000000c000000000000000800000404000000000000000000000e0c0000000006f12833a"},
+           {"quantized", {.bits = 2},
+            "00ef7f47555506",
+            "0000803f000000c00000003f0000008000004040000080be000000000000e0c0000000006f12833a"},
+           {"quantized", {.bits = 3},
+            "00ef7f47dbb66d1e",
+            "0000803f000000c00000003f0000008000004040000080be000000000000e0c0000000006f12833a"},
+           {"quantized", {.bits = 8},
+            "00ef7f477f7f7f7f7f7f7f7ffe7f",
+            "0000803f000000c00000003f0000008000004040000080be000000000000e0c0000000006f12833a"},
+       }},
+      {.name = "denormals",
+       .values = {0x1p-149f, -0x1p-149f, 1e-40f, -2.5e-39f, 0x1p-126f},
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "03000400fc381b8000008000",
+            "0100000001000080c21601000000000000000000"},
+           {"random_k", {.fraction = 0.3f},
+            "01000080fc381b80",
+            "0100000000000000c21601000000000000008000"},
+           {"quantized", {.bits = 2},
+            "000000005501",
+            "0100000001000080c2160100fc381b8000008000"},
+           {"quantized", {.bits = 3},
+            "00000000db36",
+            "0100000001000080c2160100fc381b8000008000"},
+           {"quantized", {.bits = 8},
+            "000000007f7f7f7f7f",
+            "0100000001000080c2160100fc381b8000008000"},
+       }},
+      {.name = "all equal",
+       .values = std::vector<float>(9, 0.1f),
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "000001000200cdcccc3dcdcccc3dcdcccc3d",
+            "000000000000000000000000cdcccc3dcdcccc3dcdcccc3dcdcccc3dcdcccc3dcdcccc3d"},
+           {"random_k", {.fraction = 0.3f},
+            "cdcccc3dcdcccc3dcdcccc3d",
+            "cdcccc3dcdcccc3d00000000cdcccc3dcdcccc3d00000000cdcccc3dcdcccc3d00000000"},
+           {"quantized", {.bits = 2},
+            "cdcccc3daaaa02",
+            "000000000000000000000000000000000000000000000000000000000000000000000000"},
+           {"quantized", {.bits = 3},
+            "cdcccc3db66ddb06",
+            "000000b2000000b2000000b2000000b2000000b2000000b2000000b2000000b2000000b2"},
+           {"quantized", {.bits = 8},
+            "cdcccc3dfefefefefefefefefe",
+            "000000000000000000000000000000000000000000000000000000000000000000000000"},
+       }},
+      {.name = "ties and limits",
+       .values = {2.0f, -3.0f, 0x1.fffffep127f, 3.0f, -2.0f, 3.0f, 0.5f, -0x1.fffffep127f, 1.0f, -3.0f, 2.0f, 0x1p-96f, 0x1p-97f},
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "0100020003000700000040c0ffff7f7f00004040ffff7fff",
+            "00000040000000000000000000000000000000c0000040400000003f000000000000803f000040c0000000"
+            "400000800f0000000f"},
+           {"random_k", {.fraction = 0.3f},
+            "000040400000003f000040c00000000f",
+            "00000040000040c0ffff7f7f00000000000000c00000404000000000ffff7fff0000803f00000000000000"
+            "400000800f00000000"},
+           {"quantized", {.bits = 2},
+            "0000007f65155501",
+            "00000040000040c0feffff7e00004040000000c0000040400000003ffefffffe0000803f000040c0000000"
+            "400000800f0000000f"},
+           {"quantized", {.bits = 3},
+            "0000007f9bb70ddb36",
+            "00000040000040c0feffff7e00004040000000c0000040400000003ffefffffe0000803f000040c0000000"
+            "400000800f0000000f"},
+           {"quantized", {.bits = 8},
+            "0000007f7f7ffe7f7f7f7f007f7f7f7f7f",
+            "00000040000040c0feffff7e00004040000000c0000040400000003ffefffffe0000803f000040c0000000"
+            "400000800f0000000f"},
+       }},
+      {.name = "a ramp",
+       .values = Ramp(),
+       .cases = {
+           {"top_k", {.fraction = 0.3f},
+            "000001000b000c006666e6bf0000c0bf0000c03f6666e63f",
+            "00000000000000009a9999bf666666bf9a9919bf9a9999be000000009a99993e9a99193f6666663f9a9999"
+            "3f0000000000000000"},
+           {"random_k", {.fraction = 0.3f},
+            "666666bf000000006666663f6666e63f",
+            "6666e6bf0000c0bf9a9999bf000000009a9919bf9a9999be000000009a99993e9a99193f000000009a9999"
+            "3f0000c03f00000000"},
+           {"quantized", {.bits = 2},
+            "6666e63f00556502",
+            "000000009899993e9899193f6666663f9a9919bf9a9999be000000009a99993e9a99193f6666663f989919"
+            "bf0000c03f00000000"},
+           {"quantized", {.bits = 3},
+            "6666e63f40226d646b",
+            "000000009899993e000000b49899993e000080b39899993e000000009a99993e000080339a99993e000000"
+            "349c99993e00000000"},
+           {"quantized", {.bits = 8},
+            "6666e63f00152a3f556a7f94a9bed4e8fe",
+            "0000000000d01a3b00cf9a3b0037e83b80cf9abb80cf1abb0000000080cf1a3b80cf9a3b8036e83b00cf9a"
+            "bb0083413c00000000"},
+       }},
+  };
+  return goldens;
+}
+
 std::string Hex(const void* data, size_t bytes) {
   return absl::BytesToHexString({static_cast<const char*>(data), bytes});
 }
@@ -122,14 +292,14 @@ TEST_P(GoldenTest, Bytes) {
       SCOPED_TRACE(std::string(golden.name) + ", " + std::string(codec.name()));
       std::vector<uint8_t> out(codec.BlockBytes(n));
       std::vector<float> error(n, 0.0f);
-      codec.EncodeBlock(golden.values.data(), nullptr, n, out.data());
+      codec.EncodeBlock(golden.values.data(), nullptr, n, {}, out.data());
       EXPECT_EQ(Hex(out.data(), out.size()), expected[i]);
-      codec.EncodeBlockReference(golden.values.data(), nullptr, n, out.data());
+      codec.EncodeBlockReference(golden.values.data(), nullptr, n, {}, out.data());
       EXPECT_EQ(Hex(out.data(), out.size()), expected[i]);
 
       // -0 + 0 is +0, so zeros in the error hide the signs of zeros in the values.
       if (golden.name == std::string("zeros of both signs")) error.assign(n, -0.0f);
-      codec.EncodeBlock(golden.values.data(), error.data(), n, out.data());
+      codec.EncodeBlock(golden.values.data(), error.data(), n, {}, out.data());
       if (codec.id() == CodecId::kOneBit) {
         EXPECT_EQ(Hex(out.data(), out.size()), expected[i]);
         EXPECT_EQ(Hex(error.data(), n * sizeof(float)), golden.one_bit_error);
@@ -142,6 +312,30 @@ TEST_P(GoldenTest, Bytes) {
   }
 }
 
+TEST_P(GoldenTest, BytesWithParameters) {
+  if (GetParam() > kernels::BestIsa()) GTEST_SKIP() << "this machine has no " << IsaName(GetParam());
+  ScopedIsa forced(GetParam());
+  for (const ParametricGolden& golden : ParametricGoldens()) {
+    const auto n = static_cast<uint32_t>(golden.values.size());
+    for (const ParametricGolden::Case& c : golden.cases) {
+      SCOPED_TRACE(std::string(golden.name) + ", " + c.codec + " " + std::to_string(c.settings.bits));
+      const CodecSet codecs(c.settings);
+      const Codec& codec = *codecs.Find(c.codec);
+      for (const bool reference : {false, true}) {
+        const auto encode = reference ? &Codec::EncodeBlockReference : &Codec::EncodeBlock;
+        std::vector<uint8_t> out(codec.BlockBytes(n));
+        (codec.*encode)(golden.values.data(), nullptr, n, kKey, out.data());
+        EXPECT_EQ(Hex(out.data(), out.size()), c.bytes);
+        // -0 in the error changes no value.
+        std::vector<float> error(n, -0.0f);
+        (codec.*encode)(golden.values.data(), error.data(), n, kKey, out.data());
+        EXPECT_EQ(Hex(out.data(), out.size()), c.bytes);
+        EXPECT_EQ(Hex(error.data(), n * sizeof(float)), c.error);
+      }
+    }
+  }
+}
+
 // A whole block of 4096 from the counter-based generator, by checksum: three
 // pushes with error feedback, so that the checksum covers the error too.
 TEST_P(GoldenTest, WholeBlock) {
@@ -149,10 +343,12 @@ TEST_P(GoldenTest, WholeBlock) {
   ScopedIsa forced(GetParam());
   const std::vector<uint64_t> expected = {
       4159170506033471800u, 6971949238495599223u, 8057402724319646475u,
-      8205694069022671451u, 12878236260691901201u,
+      8205694069022671451u, 12878236260691901201u, 4935500887336818311u,
+      870771432822390322u,  9015970897326373547u,
   };
+  const CodecSet codecs;
   for (size_t id = 0; id < expected.size(); ++id) {
-    const Codec& codec = *FindCodec(static_cast<CodecId>(id));
+    const Codec& codec = *codecs.Find(static_cast<CodecId>(id));
     std::vector<float> values(kMaxBlockElements), error(kMaxBlockElements);
     std::vector<uint8_t> bytes;
     for (uint64_t push = 0; push < 3; ++push) {
@@ -161,7 +357,8 @@ TEST_P(GoldenTest, WholeBlock) {
         values[i] = static_cast<float>((uniform - 0.5) * (i % 64 == 0 ? 16 : 0.25));
       }
       std::vector<uint8_t> out(codec.BlockBytes(kMaxBlockElements));
-      codec.EncodeBlock(values.data(), error.data(), kMaxBlockElements, out.data());
+      codec.EncodeBlock(values.data(), error.data(), kMaxBlockElements, BlockKey(kKey, push),
+                        out.data());
       bytes.insert(bytes.end(), out.begin(), out.end());
     }
     EXPECT_EQ(Checksum(ByteSpan(bytes)), expected[id]) << codec.name();
@@ -187,7 +384,7 @@ TEST_P(GoldenTest, EveryFp16Word) {
     alignas(64) float decoded[1024];
     float ties[1024];
     for (uint32_t i = 0; i < 1024; ++i) words[i] = static_cast<uint16_t>(begin + i);
-    codec.DecodeBlock(reinterpret_cast<const uint8_t*>(words), 1024, decoded);
+    codec.DecodeBlock(reinterpret_cast<const uint8_t*>(words), 1024, {}, decoded);
     for (uint32_t i = 0; i < 1024; ++i) {
       ASSERT_EQ(decoded[i], value_of(words[i])) << words[i];
       ASSERT_EQ(std::signbit(decoded[i]), (words[i] & 0x8000) != 0) << words[i];
@@ -197,9 +394,9 @@ TEST_P(GoldenTest, EveryFp16Word) {
       ties[i] = decoded[i] + (next - decoded[i]) / 2;
     }
     uint16_t encoded[1024];
-    codec.EncodeBlock(decoded, nullptr, 1024, reinterpret_cast<uint8_t*>(encoded));
+    codec.EncodeBlock(decoded, nullptr, 1024, {}, reinterpret_cast<uint8_t*>(encoded));
     EXPECT_EQ(std::memcmp(encoded, words, sizeof words), 0) << begin;
-    codec.EncodeBlock(ties, nullptr, 1024, reinterpret_cast<uint8_t*>(encoded));
+    codec.EncodeBlock(ties, nullptr, 1024, {}, reinterpret_cast<uint8_t*>(encoded));
     for (uint32_t i = 0; i < 1024; ++i) {
       const bool odd = words[i] & 1;
       const bool largest = (words[i] & 0x7fff) == 0x7bff;  // saturates instead
@@ -220,7 +417,7 @@ TEST_P(GoldenTest, EveryBf16Word) {
                               word << 16 | 0x8001};
     std::memcpy(values, bits, sizeof bits);
     uint16_t out[4];
-    codec.EncodeBlock(values, nullptr, 4, reinterpret_cast<uint8_t*>(out));
+    codec.EncodeBlock(values, nullptr, 4, {}, reinterpret_cast<uint8_t*>(out));
     const uint32_t up = (word & 0x7fff) == 0x7f7f ? word : word + 1;
     ASSERT_EQ(out[0], word);
     ASSERT_EQ(out[1], word);

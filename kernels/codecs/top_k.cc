@@ -1,0 +1,319 @@
+// top_k: the k of the block's n elements with the largest |c|, as k ascending 16-bit indices
+// and k fp32 words; of equal ones those with the lower index. What is sent is exact, so that
+// its error is zero and feedback brings the others in time (arXiv 1809.07599).
+//
+// Found by bisection: how many of the magnitudes' upper halves are at or above a bound is one
+// vectorised pass over the block, which lies in L1. The least of those that are taken is
+// bisected further among the few that share its upper half.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/codecs/faults.h"
+#include "kernels/codecs/prefetch.h"
+#include "kernels/codecs/registry.h"
+#include "kernels/codecs/selection.h"
+#include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/isa.h"
+
+namespace foreshard {
+namespace {
+
+using kernels::Isa;
+
+constexpr std::string_view kIndexRange = "an index out of range";
+constexpr std::string_view kDuplicate = "a duplicate index";
+constexpr std::string_view kDescending = "indices that are not ascending";
+
+// |c| as a whole number: as the numbers, so their bits are ordered.
+[[gnu::always_inline]] inline int32_t Magnitude(float c) {
+  return static_cast<int32_t>(std::bit_cast<uint32_t>(c) & 0x7fffffff);
+}
+
+// The upper half of each |c| to keys; the largest of them.
+FORESHARD_ISA_INLINE int16_t KeysBody(const float* __restrict c, uint32_t n,
+                                      int16_t* __restrict keys) {
+  int16_t most = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    const auto key = static_cast<int16_t>(Magnitude(c[i]) >> 16);
+    keys[i] = key;
+    most = key > most ? key : most;
+  }
+  return most;
+}
+FORESHARD_ISA_VARIANTS(int16_t, Keys, (const float* c, uint32_t n, int16_t* keys), (c, n, keys))
+
+FORESHARD_ISA_INLINE void AddErrorBody(const float* values, float* error, uint64_t n) {
+  AddValues(values, error, n);
+}
+FORESHARD_ISA_VARIANTS(void, AddError, (const float* values, float* error, uint64_t n),
+                       (values, error, n))
+
+// How many keys, or magnitudes, are at least so large.
+FORESHARD_ISA_INLINE uint32_t CountKeysBody(const int16_t* keys, uint32_t n, int16_t least) {
+  uint16_t count = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    count = static_cast<uint16_t>(count + (keys[i] >= least ? 1 : 0));
+  }
+  return count;
+}
+FORESHARD_ISA_VARIANTS(uint32_t, CountKeys, (const int16_t* keys, uint32_t n, int16_t least),
+                       (keys, n, least))
+
+FORESHARD_ISA_INLINE uint32_t CountMagnitudesBody(const float* c, uint32_t n, int32_t least) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n; ++i) count += Magnitude(c[i]) >= least ? 1 : 0;
+  return count;
+}
+FORESHARD_ISA_VARIANTS(uint32_t, CountMagnitudes, (const float* c, uint32_t n, int32_t least),
+                       (c, n, least))
+
+// Bounds with count(low) = from_low >= k > above = count(high).
+struct Bracket {
+  int32_t low = 0, high = 0;
+  uint32_t from_low = 0, above = 0;
+};
+
+// Narrows the bracket until count(low) is k or low alone is left.
+template <typename Count>
+void Bisect(const Count& count, uint32_t k, Bracket* bracket) {
+  while (bracket->high - bracket->low > 1 && bracket->from_low != k) {
+    const int32_t middle = bracket->low + (bracket->high - bracket->low) / 2;
+    const uint32_t counted = count(middle);
+    (counted >= k ? bracket->low : bracket->high) = middle;
+    (counted >= k ? bracket->from_low : bracket->above) = counted;
+  }
+}
+
+// Of the keys. Most often the k-th largest is within a few powers of two from the largest:
+// down from there in widening steps, of which the first is one power of two. Meanwhile the
+// next block's values and errors are on their way.
+Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, const float* next_values,
+                const float* next_error) {
+  constexpr uint32_t kPart = 512;
+  uint32_t asked = 0;
+  const auto count = [&](int32_t least) {
+    if (asked < n) {
+      Prefetch(next_values + asked, kPart);
+      if (next_error != nullptr) Prefetch(next_error + asked, kPart);
+      asked += kPart;
+    }
+    return CountKeys(keys, n, static_cast<int16_t>(least));
+  };
+  Bracket bracket = {.low = 0, .high = most + 1, .from_low = n, .above = 0};
+  for (int32_t width = 1 << 7; bracket.high > width; width *= 2) {
+    const int32_t bound = bracket.high - width;
+    const uint32_t counted = count(bound);
+    if (counted >= k) {
+      bracket.low = bound;
+      bracket.from_low = counted;
+      break;
+    }
+    bracket.high = bound;
+    bracket.above = counted;
+  }
+  Bisect(count, k, &bracket);
+  return bracket;
+}
+
+// A bit a key: bit i % 64 of word i / 64 says whether key i is at least so large.
+using Bitmap = uint64_t[kMaxBlockElements / 64];
+
+void CompareBaseline(const int16_t* keys, uint32_t begin, uint32_t n, int16_t least, uint64_t* map) {
+  for (uint32_t i = begin; i < n; ++i) {
+    if (i % 64 == 0) map[i / 64] = 0;
+    map[i / 64] |= uint64_t{keys[i] >= least} << (i % 64);
+  }
+}
+
+#if defined(__x86_64__)
+
+FORESHARD_TARGET_AVX2 void CompareAvx2(const int16_t* keys, uint32_t n, int16_t least,
+                                       uint64_t* map) {
+  const __m256i below = _mm256_set1_epi16(static_cast<int16_t>(least - 1));
+  const uint32_t whole = n / 64 * 64;
+  for (uint32_t i = 0; i < whole; i += 64) {
+    uint64_t halves[2];
+    for (uint32_t half = 0; half < 2; ++half) {
+      const auto* from = reinterpret_cast<const __m256i*>(keys + i + 32 * half);
+      const __m256i packed =
+          _mm256_packs_epi16(_mm256_cmpgt_epi16(_mm256_load_si256(from), below),
+                             _mm256_cmpgt_epi16(_mm256_load_si256(from + 1), below));
+      // Packing works in lanes of 128 bits, which the permutation puts in order.
+      const __m256i ordered = _mm256_permute4x64_epi64(packed, 0xd8);
+      halves[half] = static_cast<uint32_t>(_mm256_movemask_epi8(ordered));
+    }
+    map[i / 64] = halves[0] | halves[1] << 32;
+  }
+  CompareBaseline(keys, whole, n, least, map);
+}
+
+FORESHARD_TARGET_AVX512 void CompareAvx512(const int16_t* keys, uint32_t n, int16_t least,
+                                           uint64_t* map) {
+  const __m512i bound = _mm512_set1_epi16(least);
+  const uint32_t whole = n / 64 * 64;
+  for (uint32_t i = 0; i < whole; i += 64) {
+    const uint64_t low = _mm512_cmpge_epi16_mask(_mm512_load_si512(keys + i), bound);
+    const uint64_t high = _mm512_cmpge_epi16_mask(_mm512_load_si512(keys + i + 32), bound);
+    map[i / 64] = low | high << 32;
+  }
+  CompareBaseline(keys, whole, n, least, map);
+}
+
+#endif  // __x86_64__
+
+void Compare(const int16_t* keys, uint32_t n, int32_t least, Bitmap& map) {
+  const auto bound = static_cast<int16_t>(least);
+#if defined(__x86_64__)
+  switch (kernels::ActiveIsa()) {
+    case Isa::kAvx512: return CompareAvx512(keys, n, bound, map);
+    case Isa::kAvx2: return CompareAvx2(keys, n, bound, map);
+    case Isa::kBaseline: break;
+  }
+#endif
+  CompareBaseline(keys, 0, n, bound, map);
+}
+
+// Room for the places of a block, and for what is written ahead.
+constexpr uint32_t kAhead = 4;
+using Places = uint16_t[kMaxBlockElements + kAhead];
+
+// The places of the map's bits, rising; their number.
+FORESHARD_ISA_INLINE uint32_t ListPlacesBody(const uint64_t* map, uint32_t n, uint16_t* places) {
+  uint32_t count = 0;
+  for (uint32_t first = 0; first < n; first += 64) {
+    uint64_t word = map[first / 64];
+    // Written in fours without asking; those beyond the last bit are overwritten.
+    for (auto left = std::popcount(word); left > 0; left -= int{kAhead}) {
+      for (uint32_t j = 0; j < kAhead; ++j) {
+        places[count + j] = static_cast<uint16_t>(first + static_cast<uint32_t>(std::countr_zero(word)));
+        word &= word - 1;
+      }
+      count += std::min(static_cast<uint32_t>(left), kAhead);
+    }
+  }
+  return count;
+}
+FORESHARD_ISA_VARIANTS(uint32_t, ListPlaces, (const uint64_t* map, uint32_t n, uint16_t* places),
+                       (map, n, places))
+
+// Of the elements with this key, whose bits are set, only `wanted` keep them: the largest, of
+// equal ones the first.
+void Narrow(const float* c, const int16_t* keys, uint32_t n, int32_t key, uint32_t wanted,
+            Bitmap& map) {
+  Bitmap above;
+  Compare(keys, n, key + 1, above);
+  for (uint32_t w = 0; w * 64 < n; ++w) above[w] ^= map[w];
+  Places places;
+  const uint32_t count = ListPlaces(above, n, places);
+  alignas(64) float candidates[kMaxBlockElements];
+  for (uint32_t j = 0; j < count; ++j) candidates[j] = c[places[j]];
+  Bracket bracket = {.low = key << 16, .high = (key + 1) << 16, .from_low = count, .above = 0};
+  Bisect([&](int32_t least) { return CountMagnitudes(candidates, count, least); }, wanted, &bracket);
+  // Those above low stay, and so many of those equal to it.
+  uint32_t ties = bracket.from_low == wanted ? count : wanted - bracket.above;
+  for (uint32_t j = 0; j < count; ++j) {
+    const int32_t magnitude = Magnitude(candidates[j]);
+    const bool tie = magnitude == bracket.low && ties > 0;
+    ties -= tie ? 1 : 0;
+    const bool stays = magnitude > bracket.low || tie;
+    map[places[j] / 64] &= ~(uint64_t{!stays} << (places[j] % 64));
+  }
+}
+
+class TopK final : public Codec {
+ public:
+  explicit TopK(float fraction) : fraction_(fraction) {}
+
+  CodecId id() const override { return CodecId::kTopK; }
+  std::string_view name() const override { return "top_k"; }
+  bool replies_carry_values() const override { return false; }
+  uint32_t BlockBytes(uint32_t elements) const override {
+    return Selected(elements) * static_cast<uint32_t>(sizeof(uint16_t) + sizeof(float));
+  }
+
+  void EncodeBlock(const float* values, float* error, uint32_t elements, const CodecKey&,
+                   uint8_t* out) const override {
+    if (elements == 0) return;
+    const uint32_t count = Selected(elements);
+    alignas(64) int16_t keys[kMaxBlockElements];
+    keys[0] = 0;  // GCC 12 does not see that Keys writes all that is read
+    if (error != nullptr) AddError(values, error, elements);
+    const float* c = error == nullptr ? values : error;
+    const int16_t most = Keys(c, elements, keys);
+    const Bracket bracket = FindKey(keys, elements, count, most, values + elements,
+                                    error == nullptr ? nullptr : error + elements);
+    Bitmap map;
+    Compare(keys, elements, bracket.low, map);
+    if (bracket.from_low > count) {
+      Narrow(c, keys, elements, bracket.low, count - bracket.above, map);
+    }
+    Places places;
+    ListPlaces(map, elements, places);
+    Send(values, error, places, count, out);
+  }
+
+  const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
+                           float* scratch) const override {
+    const uint32_t count = Selected(elements);
+    const uint8_t* words = in + count * sizeof(uint16_t);
+    std::memset(scratch, 0, elements * sizeof(float));
+    for (uint32_t j = 0; j < count; ++j) {
+      const uint32_t index = IndexAt(in, j);
+      if (index < elements) std::memcpy(scratch + index, words + j * sizeof(float), sizeof(float));
+    }
+    return scratch;
+  }
+
+  std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
+    const uint32_t count = Selected(elements);
+    for (uint32_t j = 0; j < count; ++j) {
+      const uint32_t index = IndexAt(in, j);
+      if (index >= elements) return kIndexRange;
+      if (j == 0 || index > IndexAt(in, j - 1)) continue;
+      return index == IndexAt(in, j - 1) ? kDuplicate : kDescending;
+    }
+    return WordsFault(in + count * sizeof(uint16_t), count);
+  }
+
+  void EncodeBlockReference(const float* values, float* error, uint32_t elements, const CodecKey&,
+                            uint8_t* out) const override {
+    for (uint32_t i = 0; i < elements && error != nullptr; ++i) error[i] = values[i] + error[i];
+    const float* c = error == nullptr ? values : error;
+    uint16_t order[kMaxBlockElements];
+    std::iota(order, order + elements, uint16_t{0});
+    std::stable_sort(order, order + elements, [c](uint16_t a, uint16_t b) {
+      return Magnitude(c[a]) > Magnitude(c[b]);
+    });
+    const uint32_t count = Selected(elements);
+    std::sort(order, order + count);
+    Send(values, error, order, count, out);
+  }
+
+ private:
+  uint32_t Selected(uint32_t elements) const { return SelectedElements(fraction_, elements); }
+
+  static uint32_t IndexAt(const uint8_t* in, uint32_t j) {
+    uint16_t index;
+    std::memcpy(&index, in + j * sizeof index, sizeof index);
+    return index;
+  }
+
+  static void Send(const float* values, float* error, const uint16_t* indices, uint32_t count,
+                   uint8_t* out) {
+    const size_t bytes = count * sizeof(uint16_t);
+    if (count != 0) std::memcpy(out, indices, bytes);
+    SendSelected(values, error, indices, count, out + bytes);
+  }
+
+  const float fraction_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Codec> MakeTopK(const CodecSettings& settings) {
+  return std::make_unique<TopK>(settings.fraction);
+}
+
+}  // namespace foreshard
