@@ -159,8 +159,10 @@ class BandwidthStudy(unittest.TestCase):
         self.assertAlmostEqual(full["push_bytes_per_step"], plain, delta=0.01 * plain)
         self.assertAlmostEqual(full["pull_bytes_per_step"], plain, delta=0.01 * plain)
         self.assertAlmostEqual(runs[("adam_fp16", SLOW)]["total"]["bytes_ratio"], 2, delta=0.05)
-        for way in ("push", "pull"):
-            self.assertLess(runs[("dana", SLOW)]["total"][f"{way}_bytes_per_step"], plain / 25)
+        # A worker's first reply is in full precision, one of its hundred.
+        bits = runs[("dana", SLOW)]["total"]
+        self.assertLess(bits["push_bytes_per_step"], plain / 25)
+        self.assertLess(bits["pull_bytes_per_step"], plain / 25 + 0.02 * plain)
         phases = runs[("apmsqueeze", SLOW)]["phases"]
         self.assertEqual([part["phase"] for part in phases], [1, 2])
         self.assertLess(phases[1]["step_seconds"], phases[0]["step_seconds"] / 4)
