@@ -116,7 +116,11 @@ class ReplayArrivalsTest : public ::testing::Test {
 TEST_F(ReplayArrivalsTest, IsTheSimulationWithTheSameOrder) {
   for (const std::vector<std::string>& overrides :
        {std::vector<std::string>{}, {"update.rule=dana_slim", "compression.push=one_bit"},
-        {"update.rule=gap_aware", "compression.reply=fp16"}}) {
+        {"update.rule=gap_aware", "compression.reply=fp16"},
+        {"compression.push=top_k"},
+        {"compression.push=random_k", "compression.fraction=0.1"},
+        {"compression.push=quantized", "compression.full_precision=*"},
+        {"compression.push=quantized", "compression.bits=2"}}) {
     SCOPED_TRACE(absl::StrJoin(overrides, " "));
     const auto replayed = Replay(InTurn(), overrides);
     ASSERT_TRUE(replayed.ok()) << replayed.status();
