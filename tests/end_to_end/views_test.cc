@@ -13,9 +13,6 @@
 namespace foreshard {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
-
 class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<const char*> {
  protected:
   static constexpr uint64_t kExamples = 3000;
@@ -36,10 +33,12 @@ class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<cons
     all.insert(all.end(), overrides.begin(), overrides.end());
     return WriteSyntheticJob(8192, kExamples, all);
   }
-  void ExpectFinished(Fleet& fleet) {
-    ASSERT_TRUE(fleet.WaitForExits(Role::kWorker, kPatience)) << LogOf(fleet, "server-0");
-    const std::vector<v1::StatusReply> statuses = Statuses(fleet);
-    ASSERT_THAT(statuses, SizeIs(2));
+  // The job has come to its end; what the lead says then.
+  v1::StatusReply ExpectFinished(Fleet& fleet) {
+    EXPECT_TRUE(fleet.WaitForExits(Role::kWorker, kPatience)) << LogOf(fleet, "server-0");
+    std::vector<v1::StatusReply> statuses;
+    EXPECT_TRUE(WaitUntil([&] { return (statuses = Statuses(fleet)).size() == 2; }));
+    if (statuses.size() != 2) return {};
     EXPECT_EQ(statuses[0].finish_reason(), "all 1 epochs are complete");
     EXPECT_GE(statuses[0].completed_tickets(), kExamples - 8);
     // Every segment has gone through the same rounds.
@@ -50,6 +49,7 @@ class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<cons
         EXPECT_EQ(segment.version(), version);
       }
     }
+    return statuses[0];
   }
 };
 
@@ -58,8 +58,7 @@ TEST_P(ViewsTest, AKilledMemberIsLeftOutAndItsBatchesAreDealtAgain) {
   for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 150; })) << LogOf(*fleet, "worker-0");
   fleet->Find("worker-1")->process->Signal(SIGKILL);
-  ExpectFinished(*fleet);
-  EXPECT_GT(Statuses(*fleet)[0].redealt_tickets(), 0u);
+  EXPECT_GT(ExpectFinished(*fleet).redealt_tickets(), 0u);
 }
 
 TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
@@ -68,10 +67,12 @@ TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 150; })) << LogOf(*fleet, "worker-0");
   ASSERT_TRUE(fleet->StartWorker(3, {"--slowdown=20"}).ok());
   ASSERT_TRUE(WaitUntil([&] {
-    for (const v1::WorkerStatus& worker : Statuses(*fleet)[0].workers()) {
+    const std::vector<v1::StatusReply> statuses = Statuses(*fleet);
+    if (statuses.empty()) return false;
+    for (const v1::WorkerStatus& worker : statuses[0].workers()) {
       if (worker.worker() == 3 && worker.examples() > 5) return true;
     }
-    return Statuses(*fleet)[0].finished();
+    return statuses[0].finished();
   })) << LogOf(*fleet, "worker-3");
   fleet->Find("worker-0")->process->Signal(SIGTERM);
   const std::optional<ProcessExit> exit = fleet->Find("worker-0")->process->Wait(kPatience);
@@ -99,11 +100,10 @@ INSTANTIATE_TEST_SUITE_P(Rules, ViewsTest, ::testing::Values("ssgd", "adam", "ap
 class StragglerTest : public ViewsTest {};
 
 TEST_P(StragglerTest, IsNotWaitedFor) {
-  std::unique_ptr<Fleet> fleet = Servers(Job({"training.straggler_seconds=0.1"}));
+  std::unique_ptr<Fleet> fleet = Servers(Job({"training.straggler_seconds=0.02", "data.examples=600"}));
   for (int w = 0; w < 2; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
   ASSERT_TRUE(fleet->StartWorker(2, {"--slowdown=2000"}).ok());
-  ExpectFinished(*fleet);
-  EXPECT_GT(Statuses(*fleet)[0].pushes_stale(), 0u);
+  EXPECT_GT(ExpectFinished(*fleet).pushes_stale(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, StragglerTest, ::testing::Values("adam", "apmsqueeze"),
