@@ -31,7 +31,8 @@ void RoundBook::Lose(uint32_t worker) {
     tickets.erase(ticket);
   }
   members_.erase(at);
-  if (started_) ++view_;
+  // Nobody needs to hear of it when there are no rounds to come.
+  if (started_ && !finished()) ++view_;
 }
 
 bool RoundBook::DrawUp(bool* withheld_by_view) {

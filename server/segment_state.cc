@@ -140,6 +140,7 @@ absl::Status Segment::Load(std::string_view bytes) {
   loaded.phase_ = reader.Get<Phase>();
   const bool has_next_phase = reader.Get<bool>();
   const Phase next_phase = reader.Get<Phase>();
+  loaded.next_phase_.reset();
   if (has_next_phase) loaded.next_phase_ = next_phase;
   loaded.next_phase_round_ = reader.Get<uint64_t>();
   if (loaded.phase_ > Phase::kFrozen || next_phase > Phase::kFrozen ||

@@ -311,7 +311,8 @@ absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHe
 
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
-  if (encoder_.squeezes() && IsTrainable(segment)) return ReadRound(segment, header, payload);
+  const bool of_master = operation_.kind == v1::ExchangeHeader::READ && !operation_.lookahead;
+  if (encoder_.squeezes() && IsTrainable(segment) && !of_master) return ReadRound(segment, header, payload);
   const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
     return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",

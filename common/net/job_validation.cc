@@ -453,7 +453,7 @@ void CheckReplies(const v1::JobSpec& job, Problems* problems) {
   const CodecTraits* codec = FindCodecTraits(name);
   const RuleTraits* rule = FindRule(job.update().rule());
   if (codec == nullptr || codec->replies_carry_values || rule == nullptr || rule->elastic) return;
-  if (rule->synchronous) {
+  if (IsSynchronous(job)) {
     problems->Add("compression.reply", absl::StrCat("'", name, "'"),
                   absl::StrCat("it carries the difference to what one worker holds, and a round of ",
                                job.update().rule(),

@@ -166,28 +166,6 @@ class Measuring(unittest.TestCase):
         self.assertAlmostEqual(second["step_seconds"], 0.1)
         self.assertEqual(second["from_step"], 60)
 
-    def test_the_second_phase_is_where_pushes_stay_small(self):
-        # Rounds of two workers: each computes, then its push takes half a second, then it is
-        # counted. One round of phase 2 is in full precision.
-        seen = []
-        pushed = 0
-        for k in range(1, 60):
-            size = 4000 if k < 20 or k == 40 else 130
-            seen.append(measure.Sample(seconds=k, batches=2 * k - 1, push_bytes=pushed))
-            seen.append(measure.Sample(seconds=k + 0.1, batches=2 * k, push_bytes=pushed))
-            pushed += size
-            seen.append(measure.Sample(seconds=k + 0.5, batches=2 * k, push_bytes=pushed))
-            pushed += size
-            seen.append(measure.Sample(seconds=k + 0.6, batches=2 * k, push_bytes=pushed))
-        measure.mark_phases(seen, 2)
-        phases = [sample.phase for sample in seen]
-        self.assertEqual(phases, sorted(phases))
-        self.assertAlmostEqual(seen[phases.index(2)].seconds, 20, delta=4)
-
-        whole = samples(8)
-        measure.mark_phases(whole, 2)
-        self.assertEqual({sample.phase for sample in whole}, {1})
-
     def test_times_to_targets(self):
         curve = measure.curve(samples(8), 2)
         self.assertLessEqual(len(curve["loss"]), 401)

@@ -50,6 +50,7 @@ class Job:
     overrides: list
     servers: int
     workers: int
+    two_phases: bool = False
 
     def arguments(self):
         return [f"--job={self.path}", *(f"--set={override}" for override in self.overrides)]
@@ -100,7 +101,6 @@ class Run:
         self._seen = {}  # node: last Metrics
         self._evaluations = {}  # (parameters, epoch, final): record
         self._status = {}
-        self._phase_metric = False
 
     def run(self):
         """The record of the run, without what identifies it."""
@@ -159,8 +159,9 @@ class Run:
 
     def _watch(self, servers, workers):
         # At first nothing has moved; how long the first round has been open is not known.
-        self._samples = [measure.Sample(seconds=0.0, links=dict.fromkeys(
-            self._network.nodes, (0, 0)))]
+        self._samples = [measure.Sample(
+            seconds=0.0, links=dict.fromkeys(self._network.nodes, (0, 0)),
+            phase=1 if self._job.two_phases else None)]
         next_sample = next_status = 0
         moved, moved_at = -1, time.monotonic()
         while True:
@@ -255,10 +256,8 @@ class Run:
                 continue
             sample.rounds += metrics.get("round_duration_seconds_count", 0)
             sample.round_seconds += metrics.get("round_duration_seconds_sum", 0)
-            phase = metrics.get("phase")
-            if phase is not None and node == self._servers[0]:
-                self._phase_metric = True
-                sample.phase = int(phase)
+        if self._job.two_phases and (lead := self._seen.get(self._servers[0])) is not None:
+            sample.phase = 2 if lead.get("compressed_phase", 0) else 1
         for node, (received, sent) in self._network.link_bytes().items():
             before = self._links_before[node]
             sample.links[node] = (received - before[0], sent - before[1])
@@ -332,9 +331,6 @@ class Run:
             if evaluation["final"]:
                 evaluation["seconds"] = trained
         final = next((e for e in evaluations if e["final"] and e["parameters"] == "master"), None)
-        if not self._phase_metric and any(
-                override == "update.rule=apmsqueeze" for override in self._job.overrides):
-            measure.mark_phases(self._samples, workers)
         parts = measure.stretches(self._samples, workers)
         whole = self._whole()
         return {

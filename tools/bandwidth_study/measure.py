@@ -149,27 +149,6 @@ def stretches(samples, workers):
     return found
 
 
-def mark_phases(samples, workers):
-    """Gives samples their phase from the bytes pushed a batch, where nobody said it: phase
-    2 begins where pushes become less than a quarter of what they were, and most of the next
-    few are. In it single rounds may be in full precision."""
-    moves = []  # (sample, bytes a batch since the move before)
-    last = samples[0]
-    for i, sample in enumerate(samples):
-        # A push is counted once it is acknowledged, a batch before: over two steps at least
-        # one push of each worker is there.
-        if sample.batches - last.batches >= 2 * workers:
-            moves.append((i, (sample.push_bytes - last.push_bytes) /
-                          (sample.batches - last.batches)))
-            last = sample
-    full = max((size for _, size in moves), default=0)
-    small = [size < full / 4 for _, size in moves]
-    begin = next((moves[k][0] for k in range(len(moves))
-                  if small[k] and 2 * sum(small[k:k + 5]) > len(small[k:k + 5])), len(samples))
-    for i, sample in enumerate(samples):
-        sample.phase = 1 if i < begin else 2
-
-
 def curve(samples, workers):
     """{"seconds": [...], "step": [...], "loss": [...]}, thinned."""
     seen = [sample for sample in samples if sample.loss is not None and sample.batches > 0]

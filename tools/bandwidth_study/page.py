@@ -28,8 +28,8 @@ svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 svg .reference { stroke: var(--ink); stroke-width: 1.2; stroke-dasharray: 6 4; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums;
-  font-size: .9rem; }
-th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--grid);
+  font-size: .86rem; }
+th, td { text-align: left; padding: 5px 10px 5px 0; border-bottom: 1px solid var(--grid);
   vertical-align: top; }
 .scroll + .scroll { margin-top: .8rem; }
 thead th { vertical-align: bottom; color: var(--soft); font-weight: 600; }
@@ -173,7 +173,8 @@ class _Page:
                 for goal in self._document["goals"]]
         return ("<h2>Goals</h2>\n<p class=\"note\">The limit is what arithmetic allows, from the "
                 "measured bytes and the measured part of a full-precision step that the wire "
-                "takes.</p>\n" +
+                "takes; it supposes that the rest of a step takes as long as without "
+                "limits.</p>\n" +
                 table(["goal", "", "", "wanted", "measured", "limit"], rows, texts=3))
 
     def _entries(self, rate):
@@ -255,7 +256,7 @@ class _Page:
                      len(entry["seeds"])] for entry in entries]
             parts.append(table(
                 ["end to end", "time", "faster", f"to loss {loss}", f"to accuracy {accuracy}",
-                 "test accuracy", "test loss", "on the wire", "ms a step by arithmetic",
+                 "test accuracy", "test loss", "on the wire", "by arithmetic, ms a step",
                  "measured", "seeds"], rows))
         return "".join(parts)
 
@@ -352,7 +353,7 @@ class _Page:
             ("rate", "Of every server's and every worker's link, in each direction apart. The "
              "evaluator reaches the servers by another way, which has no limit."),
             ("on the wire", "The part of a step that it does not take without limits."),
-            ("ms a step by arithmetic",
+            ("by arithmetic",
              "What it takes without limits, and the bytes of the busiest link, both ways one "
              "after the other, at the rate. Where one worker sends already while another still "
              "receives it is less."),

@@ -33,6 +33,12 @@ def deviation(values):
     return statistics.stdev(known) if len(known) > 1 else None
 
 
+def step_seconds(run):
+    """Of a run's steps, each phase's at its median."""
+    parts = run["phases"] or [run["total"]]
+    return sum(p["steps"] * p["step_seconds"] for p in parts) / sum(p["steps"] for p in parts)
+
+
 def targets(study):
     """The loss and the accuracy that runs are timed to."""
     settings, calibration = study.settings, study.calibration
@@ -78,7 +84,7 @@ class Figures:
                        if self.targets["accuracy"] is not None else None for run in runs]
         reference = self.runs(self._study.reference, rate)
         unlimited = self.runs(method, None)
-        step = mean(run["total"]["step_seconds"] for run in runs)
+        step = mean(step_seconds(run) for run in runs)
         summary = {
             "method": method.name, "rate": rates.format_rate(rate),
             "rate_bits_per_second": rate,
@@ -86,7 +92,7 @@ class Figures:
             "step_seconds": step,
             "expected_step_seconds": self._expected_step(unlimited, rate),
             "wire_share": rates.wire_share(
-                step, mean(run["total"]["step_seconds"] for run in unlimited))
+                step, mean(step_seconds(run) for run in unlimited))
                           if unlimited and rate is not None else None,
             "phases": phases,
             "links": self._links(runs),
@@ -100,7 +106,7 @@ class Figures:
             "step_speedup": None, "end_to_end_speedup": None,
         }
         if reference:
-            reference_step = mean(run["total"]["step_seconds"] for run in reference)
+            reference_step = mean(step_seconds(run) for run in reference)
             summary["step_speedup"] = reference_step / step
             summary["end_to_end_speedup"] = self._paired_speedup(reference, runs)
             for phase in phases:
@@ -220,7 +226,8 @@ class Figures:
             step_limit = rates.step_limit(share, ratio) if share and ratio else None
             if name == "slow":
                 add(f"{squeezed.name} at {at}: times faster steps in phase 2", STEP_SPEEDUP_GOAL,
-                    two.get("step_speedup") if two else None, step_limit, note)
+                    two.get("step_speedup") if two else None, step_limit,
+                    note + self._computing(two, reference))
             warm_up = self._warm_up(squeezed, rate) if rate else None
             limit = (rates.end_to_end_limit(step_limit, warm_up)
                      if step_limit and warm_up is not None else None)
@@ -237,6 +244,16 @@ class Figures:
             note += f" ± {spread:.2f}"
         add(f"{squeezed.name}: points of accuracy away from {self._study.reference.name}",
             ACCURACY_POINTS_GOAL, abs(mean(points)) if points else None, None, note, below=True)
+
+    @staticmethod
+    def _computing(part, reference):
+        """The limit supposes that computing takes as long without limits, in full precision
+        and compressed; it does not where others use the machine."""
+        if not part or not reference or part["compute_seconds"] is None:
+            return ""
+        full = reference["phases"][0]["compute_seconds"]
+        return (f"; computing took {1e3 * part['compute_seconds']:.1f} ms a step, and "
+                f"{1e3 * full:.1f} in full precision" if full is not None else "")
 
     def _warm_up(self, method, rate):
         parts = [part for run in self.runs(method, rate) for part in run["phases"]]

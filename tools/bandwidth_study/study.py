@@ -130,7 +130,7 @@ class Study:
             settings.job,
             [f"servers.shards={settings.servers}", f"training.workers={settings.workers}",
              *settings.overrides, *method.overrides, f"seed={seed}"],
-            settings.servers, settings.workers)
+            settings.servers, settings.workers, method.two_phases)
 
     def check(self):
         """Shows every job to a real server, before any training; StudyError (status 2)

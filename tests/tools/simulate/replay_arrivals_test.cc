@@ -293,9 +293,9 @@ TEST_F(ReplayArrivalsTest, ContradictionsAreNamed) {
 TEST_F(ReplayArrivalsTest, WhatCannotBeComputedAnewIsRefused) {
   std::vector<std::vector<Event>> arrivals = InTurn();
   arrivals[0].push_back({.kind = EventKind::kViewChange, .segment = 0});
-  const auto fold = Replay(arrivals);
-  EXPECT_TRUE(absl::IsUnimplemented(fold.status())) << fold.status();
-  EXPECT_THAT(std::string(fold.status().message()), HasSubstr("fold carries"));
+  const auto view = Replay(arrivals);
+  EXPECT_TRUE(absl::IsUnimplemented(view.status())) << view.status();
+  EXPECT_THAT(std::string(view.status().message()), HasSubstr("view_change carries"));
   const auto elastic =
       Replay(InTurn(), {"update.rule=easgd", "update.momentum=", "update.local_steps=4"});
   EXPECT_TRUE(absl::IsUnimplemented(elastic.status())) << elastic.status();
