@@ -125,9 +125,12 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
   if (made->memory_bytes > available) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "shard %d needs %.0f MiB (rule %s, %d worker slots, %d segments) and %.0f MiB are "
-        "available; use more servers.shards, fewer training.max_workers, or a rule that keeps less",
+        "available; use more servers.shards, fewer training.max_workers, a rule that keeps less%s",
         shard_, Mebibytes(made->memory_bytes), job_.update().rule(),
-        job_.training().max_workers(), options.size(), Mebibytes(available)));
+        job_.training().max_workers(), options.size(), Mebibytes(available),
+        FindCodecTraits(job_.compression().reply())->replies_carry_values
+            ? ""
+            : ", or compression.reply none, fp16 or bf16, which need no copy of what workers hold"));
   }
   const CodecId reply_codec = CodecSet().Find(job_.compression().reply())->id();
   made->first_segment = options.empty() ? 0 : options.front().plan.id;
