@@ -143,12 +143,9 @@ std::string AdminService::MissingContribution() const {
   for (const auto& cell : context_.shard.agreement()->cells) {
     absl::MutexLock lock(&cell->mutex);
     if (!cell->synchronous) continue;
-    std::vector<uint32_t> missing;
-    for (uint32_t worker = 0; worker < cell->contributed.size(); ++worker) {
-      if (!cell->contributed[worker]) missing.push_back(worker);
-    }
+    const std::vector<uint32_t> missing = cell->segment->MissingMembers();
     // Before anybody has pushed, nobody waits.
-    if (missing.size() == cell->contributed.size()) continue;
+    if (missing.size() == cell->segment->round_members()) continue;
     return absl::StrCat("round ", cell->segment->open_round(), " of segment ", cell->plan->id,
                         ": pushes of workers ", absl::StrJoin(missing, ", "));
   }

@@ -35,14 +35,18 @@ constexpr std::pair<EventKind, absl::string_view> kNames[] = {
     {EventKind::kLeave, "leave"},
     {EventKind::kRoundClosed, "round_closed"},
     {EventKind::kPhaseChange, "phase_change"},
-    {EventKind::kFold, "fold"},
     {EventKind::kLearningRateRepair, "learning_rate_repair"},
     {EventKind::kSnapshot, "snapshot"},
+    {EventKind::kLate, "late"},
+    {EventKind::kAbsent, "absent"},
+    {EventKind::kViewChange, "view_change"},
     {EventKind::kDealerJoin, "dealer_join"},
     {EventKind::kDealerFetch, "dealer_fetch"},
     {EventKind::kDealerComplete, "dealer_complete"},
     {EventKind::kDealerLost, "dealer_lost"},
     {EventKind::kDealerStop, "dealer_stop"},
+    {EventKind::kDealerSkipTo, "dealer_skip_to"},
+    {EventKind::kDealerViewKnown, "dealer_view_known"},
 };
 
 std::string Line(const Event& event) {

@@ -9,7 +9,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c445346;  // "FSDL"
-constexpr uint16_t kFormat = 2;  // 2: clocks and admission
+constexpr uint16_t kFormat = 3;  // 2: clocks and admission; 3: members of rounds
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Event ToEvent(const DealerEvent& event) {
 
 absl::StatusOr<DealerEvent> ToDealerEvent(const Event& event) {
   if (event.segment != kDealerSegment || event.kind < EventKind::kDealerJoin ||
-      event.kind > EventKind::kDealerStop) {
+      event.kind > EventKind::kDealerViewKnown) {
     return absl::InvalidArgumentError(
         absl::StrCat("event kind ", static_cast<int>(event.kind), " is not a dealer's"));
   }
@@ -42,6 +42,9 @@ absl::Status Dealer::Check(const DealerOptions& options) {
                      options.synchronous_workers,
                      " synchronous workers; use smaller batches or fewer workers"));
   }
+  if (options.most_members > 0 && options.synchronous_workers == 0) {
+    return absl::InvalidArgumentError("dealer: members of rounds without rounds");
+  }
   if (options.synchronous_workers > 0 &&
       (options.staleness_bound.has_value() || options.ramp_tickets > 0)) {
     return absl::InvalidArgumentError(
@@ -58,6 +61,11 @@ Dealer::Dealer(const DealerOptions& options) : options_(options) {
   per_epoch_ = options.batches_per_epoch / workers * workers;
   total_ = per_epoch_ * options.epochs;
   completed_.resize(options.epochs);
+  if (options.most_members > 0) {
+    book_.emplace(RoundBookOptions{.batches_per_epoch = options.batches_per_epoch,
+                                   .epochs = options.epochs,
+                                   .workers = options.synchronous_workers});
+  }
 }
 
 uint64_t Dealer::Ticket(uint32_t rank, uint64_t step) const {
@@ -65,14 +73,24 @@ uint64_t Dealer::Ticket(uint32_t rank, uint64_t step) const {
   return step / steps * options_.batches_per_epoch + step % steps * options_.synchronous_workers + rank;
 }
 
-bool Dealer::finished() const { return stopped_ || completed_total_ == total_; }
+bool Dealer::finished() const {
+  return stopped_ || (book_.has_value() ? book_->finished() : completed_total_ == total_);
+}
 
 uint64_t Dealer::outstanding(uint32_t worker) const {
+  if (book_.has_value()) return held(worker).size();
   const auto at = hands_.find(worker);
   return at == hands_.end() ? 0 : at->second.tickets.size();
 }
 
 std::vector<uint64_t> Dealer::held(uint32_t worker) const {
+  if (book_.has_value()) {
+    std::vector<uint64_t> tickets;
+    const auto member = book_->members().find(worker);
+    if (member == book_->members().end()) return tickets;
+    for (const auto& [ticket, round] : member->second.hand) tickets.push_back(ticket);
+    return tickets;
+  }
   const auto at = hands_.find(worker);
   if (at == hands_.end()) return {};
   return {at->second.tickets.begin(), at->second.tickets.end()};
@@ -177,7 +195,52 @@ Deal Dealer::Fetch(uint32_t worker, uint64_t count) {
   return deal;
 }
 
+Deal Dealer::ApplyToRounds(const DealerEvent& event) {
+  Deal deal;
+  switch (event.kind) {
+    case DealerEvent::Kind::kJoin:
+      book_->Join(event.worker);
+      break;
+    case DealerEvent::Kind::kFetch:
+      while (!finished() && deal.tickets.size() < event.argument) {
+        if (outstanding(event.worker) >= options_.max_outstanding) {
+          deal.withheld = Withheld::kHandsFull;
+          break;
+        }
+        bool by_view = false;
+        const std::optional<RoundTicket> next = book_->Next(event.worker, &by_view);
+        if (!next.has_value()) {
+          deal.withheld = by_view             ? Withheld::kView
+                          : !book_->started() ? Withheld::kMembers
+                                              : Withheld::kAllDealt;
+          break;
+        }
+        deal.tickets.push_back(next->ticket);
+        deal.rounds.push_back(next->round);
+      }
+      break;
+    case DealerEvent::Kind::kComplete:
+      book_->Complete(event.worker, event.argument);
+      break;
+    case DealerEvent::Kind::kLost:
+      book_->Lose(event.worker);
+      break;
+    case DealerEvent::Kind::kStop:
+      stopped_ = true;
+      break;
+    case DealerEvent::Kind::kSkipTo:
+      book_->SkipTo(event.worker, event.argument);
+      break;
+    case DealerEvent::Kind::kViewKnown:
+      book_->Acknowledge(event.argument);
+      break;
+  }
+  deal.finished = finished();
+  return deal;
+}
+
 Deal Dealer::Apply(const DealerEvent& event) {
+  if (book_.has_value()) return ApplyToRounds(event);
   Deal deal;
   switch (event.kind) {
     case DealerEvent::Kind::kJoin:
@@ -214,6 +277,9 @@ Deal Dealer::Apply(const DealerEvent& event) {
     case DealerEvent::Kind::kStop:
       stopped_ = true;
       break;
+    case DealerEvent::Kind::kSkipTo:
+    case DealerEvent::Kind::kViewKnown:
+      break;
   }
   deal.finished = finished();
   return deal;
@@ -226,6 +292,7 @@ std::string Dealer::Save() const {
   writer.Put(options_.batches_per_epoch);
   writer.Put(options_.epochs);
   writer.Put(options_.synchronous_workers);
+  writer.Put(options_.most_members);
   writer.Put(options_.max_outstanding);
   writer.Put(options_.staleness_bound.has_value());
   writer.Put(options_.staleness_bound.value_or(0));
@@ -255,6 +322,7 @@ std::string Dealer::Save() const {
     writer.Put(steps.dealt);
   }
   for (const uint64_t count : completed_) writer.Put(count);
+  if (book_.has_value()) book_->Save(&writer);
   return writer.TakeSealed();
 }
 
@@ -270,6 +338,7 @@ absl::Status Dealer::Load(std::string_view bytes) {
   }
   if (reader.Get<uint64_t>() != options_.batches_per_epoch || reader.Get<uint32_t>() != options_.epochs ||
       reader.Get<uint32_t>() != options_.synchronous_workers ||
+      reader.Get<uint32_t>() != options_.most_members ||
       reader.Get<uint32_t>() != options_.max_outstanding ||
       reader.Get<bool>() != options_.staleness_bound.has_value() ||
       reader.Get<uint32_t>() != options_.staleness_bound.value_or(0) ||
@@ -304,7 +373,8 @@ absl::Status Dealer::Load(std::string_view bytes) {
     steps.dealt = reader.Get<uint64_t>();
   }
   for (uint64_t& count : loaded.completed_) count = reader.Get<uint64_t>();
-  if (!reader.ok() || reader.left() != 0) return absl::DataLossError("dealer state: lengths contradict");
+  const bool rounds_fit = !loaded.book_.has_value() || loaded.book_->Load(&reader);
+  if (!rounds_fit || !reader.ok() || reader.left() != 0) return absl::DataLossError("dealer state: lengths contradict");
   *this = std::move(loaded);
   return absl::OkStatus();
 }

@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/event.h"
+#include "server/round_book.h"
 
 namespace foreshard {
 
@@ -43,6 +44,9 @@ struct DealerOptions {
   // 0: asynchronous, in arrival order. n: synchronous, worker of rank r gets
   // ticket step * n + r; an epoch's remainder of fewer than n batches is dropped.
   uint32_t synchronous_workers = 0;
+  // Synchronous: members may come and go, up to so many (server/round_book.h); 0: ranks are
+  // for good, and whoever takes one over goes on at its first missing batch.
+  uint32_t most_members = 0;
   uint32_t max_outstanding = 8;  // tickets in a worker's hands at most
   // Batches that a worker may be ahead of the slowest; none: no bound.
   std::optional<uint32_t> staleness_bound;
@@ -57,6 +61,8 @@ struct DealerEvent {
     kComplete = 3,  // worker, argument: ticket
     kLost = 4,      // worker: expired or left; its tickets are dealt again
     kStop = 5,      // nothing more is dealt
+    kSkipTo = 6,    // worker, argument: the first round it takes part in again
+    kViewKnown = 7, // argument: every server knows the views up to this one
   };
   Kind kind;
   uint32_t worker = 0;
@@ -75,10 +81,13 @@ enum class Withheld : uint8_t {
   kBound,      // the staleness bound: slower workers come first
   kRamp,       // the worker ramp: not admitted yet
   kAllDealt,   // every batch is dealt; the last ones are being computed
+  kMembers,    // rounds: members are missing before the first one
+  kView,       // rounds: not every server knows a new member yet
 };
 
 struct Deal {
   std::vector<uint64_t> tickets;
+  std::vector<uint64_t> rounds;  // of the tickets, where members may come and go
   Withheld withheld = Withheld::kNothing;
   bool finished = false;  // every batch of every epoch is complete, or stopped
 };
@@ -99,13 +108,15 @@ class Dealer {
 
   bool finished() const;
   bool stopped() const { return stopped_; }
-  uint64_t total_tickets() const { return total_; }
+  uint64_t total_tickets() const { return book_.has_value() ? book_->total() : total_; }
   // Asynchronous: the tickets before this one have been dealt at least once.
   uint64_t next_ticket() const { return next_; }
-  uint64_t completed_tickets() const { return completed_total_; }
-  uint64_t redealt_tickets() const { return redealt_; }
+  uint64_t completed_tickets() const { return book_.has_value() ? book_->completed() : completed_total_; }
+  uint64_t redealt_tickets() const { return book_.has_value() ? book_->dealt_again() : redealt_; }
   // Epochs all of whose batches are complete, counted from the first.
-  uint32_t completed_epochs() const { return completed_epochs_; }
+  uint32_t completed_epochs() const {
+    return book_.has_value() ? book_->completed_epochs() : completed_epochs_;
+  }
   uint64_t outstanding(uint32_t worker) const;
   // Tickets in the worker's hands, lowest first.
   std::vector<uint64_t> held(uint32_t worker) const;
@@ -116,8 +127,13 @@ class Dealer {
   std::optional<uint64_t> slowest_clock() const;
   // Whether the ramp lets this worker be dealt to.
   bool admitted(uint32_t worker) const;
-  uint64_t joined_workers() const { return hands_.size(); }
+  uint64_t joined_workers() const {
+    return book_.has_value() ? book_->members().size() : hands_.size();
+  }
   uint64_t admitted_workers() const;
+
+  // Null where members do not come and go.
+  const RoundBook* rounds() const { return book_.has_value() ? &*book_ : nullptr; }
 
   std::string Save() const;
   // DATA_LOSS or INVALID_ARGUMENT (other options).
@@ -133,12 +149,14 @@ class Dealer {
   uint64_t Ticket(uint32_t rank, uint64_t step) const;
   void Finish(uint64_t ticket);
   Deal Fetch(uint32_t worker, uint64_t count);
+  Deal ApplyToRounds(const DealerEvent& event);
   // None: `withheld` says why.
   std::optional<uint64_t> Draw(uint32_t worker, const Hand& hand, Withheld* withheld);
   // After joins, losses and deals.
   void UpdateAdmission();
 
   DealerOptions options_;
+  std::optional<RoundBook> book_;  // does all, where there is one
   uint64_t per_epoch_;  // batches dealt an epoch
   uint64_t total_;
   uint64_t next_ = 0;

@@ -9,17 +9,43 @@ namespace {
 
 bool KnownKind(uint8_t kind) {
   return (kind >= static_cast<uint8_t>(EventKind::kInitialise) &&
-          kind <= static_cast<uint8_t>(EventKind::kSnapshot)) ||
+          kind <= static_cast<uint8_t>(EventKind::kViewChange)) ||
          (kind >= static_cast<uint8_t>(EventKind::kDealerJoin) &&
-          kind <= static_cast<uint8_t>(EventKind::kDealerStop));
+          kind <= static_cast<uint8_t>(EventKind::kDealerViewKnown));
 }
 
 }  // namespace
 
+bool ByReader(const Event& event) {
+  return event.kind == EventKind::kRead &&
+         (event.argument == static_cast<uint64_t>(ReadMode::kReaderMaster) ||
+          event.argument == static_cast<uint64_t>(ReadMode::kReaderLookahead));
+}
+
 bool ChangesState(const Event& event) {
-  return event.kind != EventKind::kSnapshot &&
-         (event.kind != EventKind::kRead ||
-          event.argument == static_cast<uint64_t>(ReadMode::kSlot));
+  return event.kind != EventKind::kSnapshot && !ByReader(event);
+}
+
+void AppendMember(const Member& member, std::string* out) {
+  ByteWriter writer;
+  writer.Put(member.worker);
+  writer.Put(member.incarnation);
+  writer.Put(member.first_round);
+  out->append(writer.data());
+}
+
+std::vector<Member> ParseMembers(const Payload& payload) {
+  std::vector<Member> members;
+  uint8_t straddle[kMemberBytes];
+  for (PayloadReader reader(payload); reader.left() >= kMemberBytes;) {
+    ByteReader fields(ByteSpan(reader.Next(kMemberBytes, straddle), kMemberBytes));
+    Member member;
+    member.worker = fields.Get<uint32_t>();
+    member.incarnation = fields.Get<uint64_t>();
+    member.first_round = fields.Get<uint64_t>();
+    members.push_back(member);
+  }
+  return members;
 }
 
 void AppendRecord(const Event& event, std::string* out) {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/core/bytes.h"
@@ -31,12 +32,15 @@ enum class EventKind : uint8_t {
   kExpire = 8,       // worker: silent too long; its state goes, its next push rejoins
   kLeave = 9,        // worker: left politely
   kRoundClosed = 10, // argument: round; the members' pushes are averaged and applied
-  kPhaseChange = 11, // argument: phase from now on
-  kFold = 12,        // payload: fp32 (1/n) sum of the workers' errors, added to the reply error
+  kPhaseChange = 11, // argument: a Phase; ticket: the round from which on it is in force
   // Rules with a worker half. worker, incarnation, ticket: a step of the rate; payload:
   // the worker's fp32 v, none where it has none or has brought it
   kLearningRateRepair = 13,
   kSnapshot = 14,    // state is saved at this point; changes nothing
+  // Rounds. worker, sequence, argument: round; one that was closed without this worker
+  kLate = 15,
+  kAbsent = 16,      // worker; argument: it takes no part in rounds before this one
+  kViewChange = 17,  // argument: the view's number; payload: its members (AppendMember)
 
   // The Dealer's events (server/dealer.h); segment is kDealerSegment.
   kDealerJoin = 64,
@@ -44,6 +48,8 @@ enum class EventKind : uint8_t {
   kDealerComplete = 66,
   kDealerLost = 67,
   kDealerStop = 68,
+  kDealerSkipTo = 69,
+  kDealerViewKnown = 70,
 };
 
 // Stands in the segment field for events of the lead's Dealer.
@@ -54,7 +60,28 @@ enum class ReadMode : uint64_t {
   kSlot = 0,             // what the rule sends this worker
   kReaderMaster = 1,     // theta itself; no slot involved, nothing changes
   kReaderLookahead = 2,  // what the rule would send a worker; nothing changes
+  kRound = 3,            // what leads from the version the worker holds to the newest
 };
+
+// How rounds of a rule with a compressed phase work.
+enum class Phase : uint32_t {
+  kFull = 0,    // gradients and parameters in full precision
+  kFrozen = 1,  // variance frozen, compressed both ways
+};
+
+// One worker of a view, which takes part in rounds from `first_round` on.
+struct Member {
+  uint32_t worker = 0;
+  uint64_t incarnation = 0;
+  uint64_t first_round = 0;
+};
+
+// A view's payload: 20 bytes a member, little-endian: u32 worker, u64 incarnation, u64
+// first round.
+inline constexpr uint64_t kMemberBytes = 20;
+void AppendMember(const Member& member, std::string* out);
+// The members of a payload whose length is a multiple of kMemberBytes.
+std::vector<Member> ParseMembers(const Payload& payload);
 
 struct Event {
   EventKind kind = EventKind::kRead;
@@ -74,6 +101,9 @@ struct Event {
 inline constexpr uint8_t kEventFormat = 1;
 // Bytes of a record without its payload.
 inline constexpr uint64_t kEventOverheadBytes = 4 + 4 + 8 + 6 * 8 + 8 + 8;
+
+// True for a read without a worker slot, which changes nothing.
+bool ByReader(const Event& event);
 
 // True for events that change a segment's or the dealer's state, and so belong
 // into a journal.

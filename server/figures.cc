@@ -44,6 +44,7 @@ void Figures::NotePush(uint32_t worker, const Outcome& outcome, bool trainable,
       metrics_.pushes_duplicate->Increment();
       return;
     case Result::kDiscarded:
+    case Result::kLate:
       Add(stale_, 1);
       metrics_.pushes_stale->Increment();
       return;

@@ -1,5 +1,6 @@
 #include "server/job_machines.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/core/catalogue.h"
@@ -14,6 +15,15 @@ constexpr uint32_t kMaxOutstanding = 8;
 // under way and of the next beside what it fetched ahead.
 uint32_t MaxOutstanding(const v1::JobSpec& job) {
   return kMaxOutstanding + 2 * job.update().local_steps();
+}
+
+// The first compressed round.
+uint64_t FreezeRound(const v1::JobSpec& job, uint64_t batches_per_epoch) {
+  const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
+  if (squeeze.warmup_rounds() > 0) return squeeze.warmup_rounds();
+  const uint64_t rounds = batches_per_epoch / job.training().workers() * job.training().epochs();
+  const auto warmup = std::llround(double{squeeze.warmup_fraction()} * static_cast<double>(rounds));
+  return std::max<uint64_t>(1, static_cast<uint64_t>(warmup));
 }
 
 }  // namespace
@@ -36,6 +46,7 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
     options.rule.beta1 = update.beta1();
     options.rule.beta2 = update.beta2();
     options.rule.epsilon = update.epsilon();
+    options.rule.bias_correction = update.bias_correction();
   }
   options.rule.measured_lag = update.lag() == "measured";
   options.rule.statistics_weight = job.training().statistics_weight();
@@ -48,6 +59,14 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
       traits.needs_held || !FindCodecTraits(job.compression().reply())->replies_carry_values;
   options.codec = MakeCodecSettings(job);
   options.seed = job.seed();
+  if (traits.squeezes) {
+    const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
+    options.rule.variance_floor = squeeze.variance_floor();
+    options.rule.compress_gradients = squeeze.form() == "gradient";
+    options.squeeze = {.freeze_round = FreezeRound(job, batches_per_epoch),
+                       .fold_rounds = squeeze.fold_rounds(),
+                       .codec = CodecSet().Find(job.compression().push())->id()};
+  }
   if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
     options.delay_threshold = update.delay_threshold();
   }
@@ -59,6 +78,7 @@ DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epo
   DealerOptions options = {.batches_per_epoch = batches_per_epoch,
                            .epochs = training.epochs(),
                            .synchronous_workers = IsSynchronous(job) ? training.workers() : 0,
+                           .most_members = HasViews(job) ? training.max_workers() : 0,
                            .max_outstanding = MaxOutstanding(job)};
   if (training.has_staleness_bound()) options.staleness_bound = training.staleness_bound();
   if (job.schedule().ramp_epochs() > 0) {

@@ -77,12 +77,21 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", context_.members.slots(),
                      " worker slots are taken: start fewer workers or raise ",
-                     context_.shard.synchronous() ? "training.workers" : "training.max_workers"));
+                     context_.shard.synchronous() && !HasViews(context_.job) ? "training.workers"
+                                                                             : "training.max_workers"));
   }
   if (*slot >= context_.members.slots()) {
     return absl::InvalidArgumentError(
         absl::StrCat("wanted_slot ", *slot, ": the job has ", context_.members.slots(),
                      " slots (training.max_workers)"));
+  }
+  // The rounds' first members have the lowest slots.
+  if (const RoundBook* rounds = dealer_->rounds();
+      rounds != nullptr && !rounds->started() && *slot >= context_.job.training().workers()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("worker slot ", *slot, " is free, but the first ", context_.job.training().workers(),
+                     " workers (training.workers) are still gathering, in slots 0 to ",
+                     context_.job.training().workers() - 1, ": try again when training has begun"));
   }
   const uint64_t before = context_.members.incarnation(*slot);
   std::optional<v1::WorkerStatus> past;
@@ -186,6 +195,7 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     Perform({DealerEvent::Kind::kJoin, worker});
     dealing_[worker] = request.incarnation();
   }
+  NoteRounds(request);
   v1::FetchTicketsReply reply;
   Deal deal;
   if (!dealer_->finished() && request.count() > 0) {
@@ -202,6 +212,7 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     deal.withheld = fresh.withheld;
   }
   reply.mutable_tickets()->Assign(deal.tickets.begin(), deal.tickets.end());
+  SetRounds(request, &reply);
   reply.set_completed_epochs(dealer_->completed_epochs());
   if (dealer_->next_ticket() > 0) {
     reply.set_repair_ticket(NewestStep(steps_, dealer_->next_ticket() - 1));
@@ -217,6 +228,36 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     reply.set_state(v1::FetchTicketsReply::TRAINING);
   }
   return reply;
+}
+
+void Lead::NoteRounds(const v1::FetchTicketsRequest& request) {
+  const RoundBook* rounds = dealer_->rounds();
+  if (rounds == nullptr) return;
+  if (request.view() > rounds->acknowledged_view() && request.view() <= rounds->view()) {
+    Perform({DealerEvent::Kind::kViewKnown, request.worker(), request.view()});
+  }
+  if (request.next_round() > 0) {
+    Perform({DealerEvent::Kind::kSkipTo, request.worker(), request.next_round()});
+  }
+}
+
+void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsReply* reply) const {
+  const RoundBook* rounds = dealer_->rounds();
+  if (rounds == nullptr) return;
+  const auto member = rounds->members().find(request.worker());
+  for (const uint64_t ticket : reply->tickets()) {
+    reply->add_rounds(member->second.hand.at(ticket));
+  }
+  if (request.view() >= rounds->view()) return;
+  v1::View& view = *reply->mutable_view();
+  *view.mutable_contract() = context_.shard.agreement()->contract;
+  view.set_number(rounds->view());
+  for (const auto& [worker, one] : rounds->members()) {
+    v1::ViewMember& listed = *view.add_members();
+    listed.set_worker(worker);
+    listed.set_incarnation(dealing_[worker]);
+    listed.set_first_round(one.first_round);
+  }
 }
 
 void Lead::SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const {
@@ -239,6 +280,16 @@ void Lead::SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* re
       reply->set_reason(absl::StrCat(
           "the worker ramp (schedule.ramp_epochs), which admits ", dealer_->admitted_workers(), " of ",
           dealer_->joined_workers(), " workers so far, those of the lowest slots"));
+      break;
+    case Withheld::kMembers:
+      reply->set_retry_seconds(kRetryRampSeconds);
+      reply->set_reason(absl::StrCat("the members of the first round: ", dealer_->joined_workers(), " of ",
+                                     context_.job.training().workers(),
+                                     " workers (training.workers) are there"));
+      break;
+    case Withheld::kView:
+      reply->set_retry_seconds(kRetryBoundSeconds);
+      reply->set_reason("the servers to know of a new member of the rounds");
       break;
     case Withheld::kHandsFull:
       reply->set_reason("the batches in its hands, as many as a worker may have");
@@ -298,7 +349,7 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
   }
   if (*left) {
     LOG(INFO) << "worker " << worker << " has left: " << request.reason();
-    context_.shard.Release(EventKind::kLeave, worker, request.incarnation());
+    context_.Release(EventKind::kLeave, worker, request.incarnation());
   }
   return v1::LeaveReply();
 }

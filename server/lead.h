@@ -50,6 +50,11 @@ class Lead {
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the dealer's rounds need to hear before the worker is dealt to.
+  void NoteRounds(const v1::FetchTicketsRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The rounds of the tickets in the reply, and the view where the worker's is older.
+  void SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsReply* reply) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the worker to ask again: when, and why it was dealt nothing.
   void SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

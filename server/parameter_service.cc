@@ -36,6 +36,8 @@ v1::ReplyHeader::Result ToProto(Result result) {
       return v1::ReplyHeader::INITIALISED;
     case Result::kPending:
       return v1::ReplyHeader::PENDING;
+    case Result::kLate:
+      return v1::ReplyHeader::LATE;
   }
   return v1::ReplyHeader::CURRENT;
 }
@@ -155,10 +157,48 @@ grpc::ServerUnaryReactor* ParameterService::Heartbeat(grpc::CallbackServerContex
   context_.threads.Run([this, request, reactor] {
     // Should the worker end before it tells the lead, nothing it held is lost.
     if (lead_ != nullptr) lead_->NoteLost(request->worker(), request->incarnation());
-    context_.shard.Release(EventKind::kLeave, request->worker(), request->incarnation());
+    context_.Release(EventKind::kLeave, request->worker(), request->incarnation());
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* ParameterService::ChangeView(grpc::CallbackServerContext* context,
+                                                       const v1::View* view, v1::ViewReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  context_.threads.Run([this, view, reactor] {
+    const Shard::Agreement* agreed = context_.shard.agreement();
+    absl::Status status = agreed == nullptr
+                              ? absl::FailedPreconditionError("this server knows no model yet: say Hello first")
+                              : CheckContract(agreed->contract, view->contract());
+    if (status.ok() && !HasViews(context_.job)) {
+      status = absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
+    }
+    if (status.ok()) {
+      std::string members;
+      for (const v1::ViewMember& member : view->members()) {
+        AppendMember({.worker = member.worker(),
+                      .incarnation = member.incarnation(),
+                      .first_round = member.first_round()},
+                     &members);
+      }
+      const auto released = context_.shard.ChangeView(view->number(), members);
+      status = released.status();
+      if (status.ok()) {
+        for (RoundWaiter* waiter : *released) Resume(waiter);
+      }
+    }
+    reactor->Finish(ToGrpc(status));
+  });
+  return reactor;
+}
+
+void ParameterService::CloseWithoutStragglers(int64_t now) {
+  const float seconds = context_.job.training().straggler_seconds();
+  if (seconds <= 0) return;
+  uint64_t absences = 0;
+  for (RoundWaiter* waiter : context_.shard.CloseWithoutStragglers(now, seconds, &absences)) Resume(waiter);
+  context_.figures.metrics().round_absences->Increment(static_cast<double>(absences));
 }
 
 grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext* context,
@@ -281,6 +321,7 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
     case v1::ExchangeHeader::FETCH:
       if (!call.cell->synchronous) return bad("there are no rounds to fetch in this job");
       event.kind = EventKind::kRead;
+      event.argument = static_cast<uint64_t>(ReadMode::kRound);
       break;
     case v1::ExchangeHeader::READ:
       event.kind = EventKind::kRead;
@@ -357,6 +398,12 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
   header.set_surprise_squares(static_cast<float>(outcome.surprise_squares));
   header.set_sampled_elements(static_cast<uint32_t>(outcome.sampled_elements));
   header.set_members(outcome.members);
+  if (cell.synchronous) {
+    header.set_round(outcome.round);
+    header.set_frozen(outcome.phase == Phase::kFrozen);
+    header.set_fold(outcome.fold);
+    header.set_parts(parameters.parts);
+  }
   header.set_server_incarnation(context_.incarnation);
   for (const uint32_t worker : performed.missing_workers) {
     if (header.missing_workers_size() == kNamedWorkers) break;
@@ -382,6 +429,8 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
     metrics.apply_duration_seconds->Observe(performed.apply_seconds);
     if (cell.trainable && cell.plan->id == context_.shard.agreement()->first_segment) {
       metrics.parameter_version->Set(static_cast<double>(outcome.version));
+      metrics.round->Set(static_cast<double>(outcome.round));
+      metrics.compressed_phase->Set(outcome.phase == Phase::kFrozen ? 1 : 0);
       metrics.epoch->Set(static_cast<double>(outcome.clock) /
                          static_cast<double>(context_.shard.agreement()->batches_per_epoch));
     }
@@ -409,7 +458,33 @@ void ParameterService::Finish(std::unique_ptr<Call> call, const absl::Status& st
 
 grpc::ServerUnaryReactor* ParameterService::Fetch(std::unique_ptr<Call> call) {
   Shard::Cell& cell = *call->cell;
+  const v1::ExchangeHeader& header = call->header();
+  const std::optional<Event> absent =
+      header.absent() ? std::optional<Event>({.kind = EventKind::kAbsent,
+                                              .segment = header.segment(),
+                                              .worker = header.worker(),
+                                              .incarnation = header.incarnation(),
+                                              .argument = header.round() + 1})
+                      : std::nullopt;
   auto* reactor = new FetchReactor(this, std::move(call));
+  if (!absent.has_value()) {
+    Await(reactor, cell);
+    return reactor;
+  }
+  // It may be what a round has waited for.
+  context_.threads.Run([this, reactor, &cell, event = *absent] {
+    const absl::StatusOr<Shard::Performed> performed = context_.shard.Perform(cell, event, nullptr);
+    if (!performed.ok()) {
+      Finish(reactor->TakeCall(), performed.status());
+      return;
+    }
+    for (RoundWaiter* waiter : performed->released) Resume(waiter);
+    Await(reactor, cell);
+  });
+  return reactor;
+}
+
+void ParameterService::Await(FetchReactor* reactor, Shard::Cell& cell) {
   const absl::StatusOr<bool> parked = context_.shard.Park(cell, reactor);
   if (!parked.ok()) {
     Finish(reactor->TakeCall(), parked.status());
@@ -419,7 +494,6 @@ grpc::ServerUnaryReactor* ParameterService::Fetch(std::unique_ptr<Call> call) {
     // The end may have answered all waiters before this one was there.
     Finish(reactor->TakeCall(), absl::UnavailableError("this server is shutting down"));
   }
-  return reactor;
 }
 
 // The round is closed: reads the parameters for a waiter.

@@ -23,12 +23,15 @@ namespace foreshard {
 using ParameterServiceBase =
     v1::ParameterServer::WithCallbackMethod_Hello<
         v1::ParameterServer::WithRawCallbackMethod_Exchange<
-            v1::ParameterServer::WithCallbackMethod_Heartbeat<v1::ParameterServer::Service>>>;
+            v1::ParameterServer::WithCallbackMethod_Heartbeat<
+                v1::ParameterServer::WithCallbackMethod_ChangeView<v1::ParameterServer::Service>>>>;
 
 class ParameterService final : public ParameterServiceBase {
  public:
   // `lead` is null on shards other than 0.
-  ParameterService(ServerContext& context, Lead* lead) : context_(context), lead_(lead) {}
+  ParameterService(ServerContext& context, Lead* lead) : context_(context), lead_(lead) {
+    context_.resume = [this](RoundWaiter* waiter) { Resume(waiter); };
+  }
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
                                   const v1::HelloRequest* request,
@@ -40,6 +43,11 @@ class ParameterService final : public ParameterServiceBase {
                                       const v1::HeartbeatRequest* request,
                                       v1::HeartbeatReply* reply) override;
 
+  grpc::ServerUnaryReactor* ChangeView(grpc::CallbackServerContext* context, const v1::View* view,
+                                       v1::ViewReply* reply) override;
+
+  // training.straggler_seconds.
+  void CloseWithoutStragglers(int64_t now);
   // Answers parked fetches that have waited for 20 s (`all`: every one, since the
   // server stops) and, where `lost` says why rounds cannot close any more, with
   // that error.
@@ -59,6 +67,7 @@ class ParameterService final : public ParameterServiceBase {
   void Finish(std::unique_ptr<Call> call, const absl::Status& status);
   void Resume(RoundWaiter* waiter);
   grpc::ServerUnaryReactor* Fetch(std::unique_ptr<Call> call);
+  void Await(FetchReactor* reactor, Shard::Cell& cell);
 
   ServerContext& context_;
   Lead* const lead_;

@@ -13,8 +13,6 @@
 namespace foreshard {
 namespace {
 
-constexpr uint32_t kNoWorker = ~uint32_t{0};
-
 const Codec& PlainCodec() {
   static const Codec* const codec = FindCodec(CodecId::kNone);
   return *codec;
@@ -50,6 +48,10 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
         absl::StrCat("segment: a synchronous rule needs 1 to ", options.rule.max_workers,
                      " members, not ", options.members));
   }
+  if (options.squeeze.freeze_round == 0 || options.squeeze.fold_rounds == 0) {
+    return absl::InvalidArgumentError(
+        "segment: the variance cannot be frozen before a round in full precision, nor errors folded every 0 rounds");
+  }
   if (options.delay_threshold.has_value()) {
     const RuleTraits* traits = FindRule(options.rule.rule);
     if (options.synchronous || options.plan.kind == TensorKind::kStatistic ||
@@ -73,7 +75,14 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
       rule_(std::move(rule)),
       theta_(options.plan.elements),
       slots_(options.rule.max_workers),
+      squeeze_(rule_->AsSqueeze()),
       held_elements_(HeldElements(options)) {
+  for (uint32_t worker = 0; worker < options.members; ++worker) slots_[worker].first_round = 0;
+  if (squeeze_ != nullptr) {
+    next_phase_ = Phase::kFrozen;
+    next_phase_round_ = options_.squeeze.freeze_round;
+  }
+  if (options_.synchronous) OpenRound(0);
   if (MomentumAtWorkers()) steps_ = options_.schedule.Steps();
   held_offsets_.assign(options_.plan.blocks.size(), kNotHeld);
   uint64_t at = 0;
@@ -86,8 +95,9 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
 
 absl::Status Segment::CheckPayload(const Event& event) const {
   const SegmentPlan& plan = options_.plan;
-  const bool plain = event.kind == EventKind::kInitialise || event.kind == EventKind::kFold ||
-                     event.kind == EventKind::kLearningRateRepair;
+  if (event.kind == EventKind::kViewChange) return CheckView(event);
+  const bool plain =
+      event.kind == EventKind::kInitialise || event.kind == EventKind::kLearningRateRepair;
   if (!plain && event.kind != EventKind::kPush) {
     if (event.payload.bytes != 0) {
       return absl::InvalidArgumentError(absl::StrCat("segment ", plan.id, ": ", event.payload.bytes,
@@ -132,9 +142,14 @@ absl::Status Segment::CheckPayload(const Event& event) const {
 
 absl::Status Segment::Admit(Event* event) const {
   const auto name = [&] { return absl::StrCat("segment ", options_.plan.id, ": "); };
-  if (event->kind == EventKind::kInitialise || event->kind == EventKind::kPhaseChange ||
-      event->kind == EventKind::kSnapshot) {
+  if (event->kind == EventKind::kInitialise || event->kind == EventKind::kSnapshot) {
     return absl::OkStatus();
+  }
+  if (event->kind == EventKind::kPhaseChange) return CheckPhaseChange(*event);
+  if (event->kind == EventKind::kViewChange) {
+    if (options_.synchronous && event->argument > view_) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(name(), "view ", event->argument, " does not follow view ", view_));
   }
   if (event->kind == EventKind::kRoundClosed) {
     if (!options_.synchronous || event->argument != open_round_ || !RoundComplete()) {
@@ -143,20 +158,18 @@ absl::Status Segment::Admit(Event* event) const {
     }
     return absl::OkStatus();
   }
-  const bool by_reader =
-      event->kind == EventKind::kRead && event->argument != static_cast<uint64_t>(ReadMode::kSlot);
   const bool moves_slot = event->kind == EventKind::kPush || event->kind == EventKind::kSkip ||
-                          event->kind == EventKind::kDiscard || event->kind == EventKind::kResend;
+                          event->kind == EventKind::kDiscard || event->kind == EventKind::kResend ||
+                          event->kind == EventKind::kLate;
   if (!initialised_ && event->kind != EventKind::kJoin && event->kind != EventKind::kExpire &&
       event->kind != EventKind::kLeave) {
     return absl::FailedPreconditionError(
         absl::StrCat(name(), "has no values yet; a worker must initialise it first"));
   }
-  if (by_reader || event->kind == EventKind::kFold) return absl::OkStatus();
-  if (event->worker >= slots_.size() || (options_.synchronous && event->worker >= options_.members)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name(), "worker ", event->worker, " is beyond the job's ",
-                     options_.synchronous ? options_.members : slots_.size(), " slots"));
+  if (ByReader(*event)) return absl::OkStatus();
+  if (event->worker >= slots_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker,
+                                                   " is beyond the job's ", slots_.size(), " slots"));
   }
   const Slot& slot = slots_[event->worker];
   if (event->incarnation < slot.incarnation) {
@@ -176,18 +189,7 @@ absl::Status Segment::Admit(Event* event) const {
     event->codec = 0;
   };
   const bool known = event->incarnation == slot.incarnation;
-  if (options_.synchronous) {
-    if (event->argument > open_round_) {
-      return absl::FailedPreconditionError(absl::StrCat(name(), "worker ", event->worker, " is at round ",
-                                                        event->argument, "; round ", open_round_,
-                                                        " is still open"));
-    }
-    // A closed round, or one this worker has contributed to: said again.
-    if (event->argument < open_round_ || slot.has_pending || slot.absent) {
-      turn_into(EventKind::kResend);
-    }
-    return absl::OkStatus();
-  }
+  if (options_.synchronous) return AdmitToRound(event);
   if (known && event->sequence <= slot.sequence) {
     turn_into(EventKind::kResend);
   } else if (event->kind == EventKind::kPush && options_.delay_threshold.has_value() &&
@@ -216,21 +218,21 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
       return State(Result::kCurrent);
     case EventKind::kPush:
       return options_.synchronous ? NotePush(event) : Push(event, reply);
+    case EventKind::kLate:
+      return NoteLate(event, reply);
     case EventKind::kSkip:
     case EventKind::kDiscard: {
       clock_ = std::max(clock_, event.ticket);
-      if (options_.synchronous) {
-        Slot& slot = JoinSlot(event);
-        slot.sequence = event.sequence;
-        slot.absent = true;
-        return State(Result::kPending);
-      }
+      if (options_.synchronous) return NoteSkip(event);
       [[fallthrough]];
     }
     case EventKind::kResend: {
       Slot& slot = JoinSlot(event);
-      if (options_.synchronous && (slot.has_pending || slot.absent) && event.argument == open_round_) {
-        return State(Result::kPending);
+      if (options_.synchronous && event.argument == open_round_) return State(Result::kPending);
+      if (Frozen()) {
+        Outcome outcome = State(Result::kDuplicate);
+        WriteRound(event, reply, &outcome);
+        return outcome;
       }
       const Codec& codec = ReplyCodec(event, slot);
       if (event.kind != EventKind::kResend) slot.sequence = event.sequence;
@@ -244,7 +246,13 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     }
     case EventKind::kRead: {
       const auto mode = static_cast<ReadMode>(event.argument);
-      const bool reader = mode != ReadMode::kSlot;
+      const bool reader = ByReader(event);
+      if (!reader && Frozen()) {
+        JoinSlot(event);
+        Outcome outcome = State(Result::kCurrent);
+        WriteRound(event, reply, &outcome);
+        return outcome;
+      }
       Slot* slot = reader ? nullptr : &JoinSlot(event);
       const Codec& codec = reader ? PlainCodec() : ReplyCodec(event, *slot);
       WriteParameters({.worker = reader ? kNoWorker : event.worker, .eta = Eta(), .version = version_}, mode,
@@ -260,19 +268,14 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     case EventKind::kRoundClosed:
       return CloseRound();
     case EventKind::kPhaseChange:
-      phase_ = static_cast<uint32_t>(event.argument);
+      next_phase_ = static_cast<Phase>(event.argument);
+      next_phase_round_ = event.ticket;
       return State(Result::kCurrent);
-    case EventKind::kFold: {
-      reply_error_.resize(theta_.size());
-      PayloadReader reader(event.payload);
-      Scratch& scratch = ThreadScratch();
-      for (const Block& block : options_.plan.blocks) {
-        const uint8_t* bytes = reader.Next(block.elements * sizeof(float), scratch.straddle);
-        kernels::Add(reply_error_.data() + block.offset,
-                     PlainCodec().DecodeBlock(bytes, block.elements, {}, scratch.gradient), block.elements);
-      }
-      return State(Result::kApplied);
-    }
+    case EventKind::kViewChange:
+      return ChangeView(event);
+    case EventKind::kAbsent:
+      slots_[event.worker].absent_before = std::max(slots_[event.worker].absent_before, event.argument);
+      return State(Result::kCurrent);
     case EventKind::kLearningRateRepair:
       return Repair(event, reply);
     default:
@@ -285,7 +288,10 @@ Outcome Segment::State(Result result) const {
           .version = version_,
           .clock = clock_,
           .eta = Eta(),
-          .members = options_.synchronous ? options_.members : 0};
+          .round = open_round_,
+          .members = round_members_,
+          .phase = phase_,
+          .fold = folds()};
 }
 
 Segment::Slot& Segment::JoinSlot(const Event& event) {
@@ -294,6 +300,7 @@ Segment::Slot& Segment::JoinSlot(const Event& event) {
   if (slot.joined) FreeSlot(event.worker);
   if (slot.incarnation != event.incarnation) {
     slot.sequence = 0;
+    slot.late_sequence = 0;
     slot.has_share = false;
     slot.unsure = false;
   }
@@ -376,74 +383,12 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   return outcome;
 }
 
-Outcome Segment::NotePush(const Event& event) {
-  Slot& slot = JoinSlot(event);
-  clock_ = std::max(clock_, event.ticket);
-  slot.pending.clear();
-  for (const ByteSpan piece : event.payload.pieces) {
-    slot.pending.insert(slot.pending.end(), piece.begin(), piece.end());
-  }
-  slot.pending_codec = event.codec;
-  slot.has_pending = true;
-  slot.sequence = event.sequence;
-  return State(Result::kPending);
-}
-
-bool Segment::RoundComplete() const {
-  if (!options_.synchronous) return false;
-  for (uint32_t worker = 0; worker < options_.members; ++worker) {
-    if (!slots_[worker].has_pending && !slots_[worker].absent) return false;
-  }
-  return true;
-}
-
-Outcome Segment::CloseRound() {
-  std::vector<std::pair<const Codec*, const uint8_t*>> contributions;
-  for (uint32_t worker = 0; worker < options_.members; ++worker) {
-    const Slot& slot = slots_[worker];
-    if (slot.has_pending) {
-      contributions.emplace_back(codecs_.Find(static_cast<CodecId>(slot.pending_codec)), slot.pending.data());
-    }
-  }
-  if (!contributions.empty()) {
-    const UpdateContext context = {.worker = kNoWorker,
-                                   .eta = Eta(),
-                                   .version = version_,
-                                   .contributors = static_cast<uint32_t>(contributions.size())};
-    const float share = 1.0f / static_cast<float>(contributions.size());
-    // What is needed to decode is the same for all workers of a round.
-    const CodecKey key = PushKey(options_.seed, options_.plan.id, {.round = open_round_});
-    Scratch& scratch = ThreadScratch();
-    rule_->Begin(context);
-    for (const Block& block : options_.plan.blocks) {
-      // In slot order, so that a round gives the same bits whoever came first.
-      std::fill_n(scratch.gradient, block.elements, 0.0f);
-      for (auto& [codec, bytes] : contributions) {
-        const Codec& by = BlockCodec(*codec, block);
-        kernels::Add(scratch.gradient,
-                     by.DecodeBlock(bytes, block.elements, BlockKey(key, block.offset), scratch.other),
-                     block.elements);
-        bytes += by.BlockBytes(block.elements);
-      }
-      kernels::Scale(scratch.gradient, share, block.elements);
-      rule_->Update(context, RunOf(block), scratch.gradient, theta_.data(), nullptr);
-    }
-    ++version_;
-  }
-  for (uint32_t worker = 0; worker < options_.members; ++worker) {
-    slots_[worker].has_pending = false;
-    slots_[worker].absent = false;
-  }
-  ++open_round_;
-  return State(Result::kApplied);
-}
-
 absl::Status Segment::Replay(const Event& event) {
   Event admitted = event;
   if (absl::Status status = CheckPayload(event); !status.ok()) return status;
   if (absl::Status status = Admit(&admitted); !status.ok()) return status;
   // The reply decides what a worker holds, so replay writes it too.
-  std::vector<uint8_t> buffer(options_.plan.elements * sizeof(float));
+  std::vector<uint8_t> buffer(max_reply_bytes());
   Reply reply{.data = buffer.data()};
   Apply(admitted, &reply);
   return absl::OkStatus();

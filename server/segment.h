@@ -26,12 +26,24 @@
 
 namespace foreshard {
 
+// The compressed phase of a SqueezeRule.
+struct SqueezeOptions {
+  // The first one in which contributions are compressed; at least 1.
+  uint64_t freeze_round = ~uint64_t{0};
+  // Every so many rounds contributions are in full precision, which takes all that workers
+  // have kept back to the server.
+  uint64_t fold_rounds = 1000;
+  CodecId codec = CodecId::kOneBit;
+};
+
 struct SegmentOptions {
   SegmentPlan plan;
   RuleSettings rule;       // statistics segments use their average instead
   Schedule schedule;
   bool synchronous = false;
-  uint32_t members = 0;    // synchronous: the fixed view is slots 0..members-1
+  // Synchronous: slots 0..members-1 are the members until a kViewChange says otherwise.
+  uint32_t members = 0;
+  SqueezeOptions squeeze;  // rules that squeeze
   bool keep_all_held = false;   // keep every x_i whole, not only the sampled blocks;
                                 // needed for replies that carry differences
   uint32_t sample_stride = 64;  // one block in so many is sampled; 1: exact
@@ -42,12 +54,21 @@ struct SegmentOptions {
   uint64_t seed = 0;  // the job's, for codecs that choose at random
 };
 
-// Where the reply goes. The caller gives a buffer of EncodedBytes(fp32) length
-// at most; the segment says what it wrote.
+// What a reply consists of, in this order; all fp32 but the result.
+enum ReplyPart : uint32_t {
+  kResultPart = 1,       // the last round's encoded result
+  kParametersPart = 2,
+  kMomentumPart = 4,
+  kDenominatorPart = 8,
+};
+
+// Where the reply goes. The caller gives a buffer of Segment::max_reply_bytes(); the
+// segment says what it wrote.
 struct Reply {
   uint8_t* data = nullptr;  // null: no parameters wanted
   uint64_t bytes = 0;       // written
-  CodecId codec = CodecId::kNone;
+  CodecId codec = CodecId::kNone;  // of the parameters or the result
+  uint32_t parts = 0;              // ReplyParts
   // What was written is to be added to the parameters of version delta_base, which the
   // worker holds; else it takes their place.
   bool delta = false;
@@ -55,7 +76,7 @@ struct Reply {
 };
 
 enum class Result : uint8_t {
-  kApplied, kDuplicate, kDiscarded, kSkipped, kCurrent, kInitialised, kPending
+  kApplied, kDuplicate, kDiscarded, kSkipped, kCurrent, kInitialised, kPending, kLate
 };
 
 struct Outcome {
@@ -63,12 +84,16 @@ struct Outcome {
   uint64_t version = 0;
   uint64_t clock = 0;
   uint64_t lag = 0;  // of an applied or discarded push
-  float eta = 0;
+  float eta = 0;     // where the reply has a result: the rate of its round
   // Over the sampled elements, in fp64; zero where nothing was measured.
   double gap_squares = 0;
   double surprise_squares = 0;
   uint64_t sampled_elements = 0;
-  uint32_t members = 0;  // synchronous: of the view
+  // Synchronous: the open round, and how contributions to it must be.
+  uint64_t round = 0;
+  uint32_t members = 0;
+  Phase phase = Phase::kFull;
+  bool fold = false;  // in full precision, although the phase is kFrozen
 
   // RMS distances; 0 where nothing was measured.
   double gap() const { return Rms(gap_squares); }
@@ -117,18 +142,33 @@ class Segment {
   // nobody waits.
   uint64_t RepairUnderWay() const;
 
-  // Synchronous: true when every member's push of the open round is there, so
+  // Rounds (segment_rounds.cc). A round's members are those of the view when it opened. One
+  // of them contributes by a push, or is absent: it skips (kSkip), or has said or is said
+  // (kAbsent) to take no part, or is of the view no more. A push for a round that closed
+  // without it is late (kLate): nothing is applied, and the worker, which still has what
+  // it sent, keeps it for its next contribution.
+
+  // Whether every member has contributed or is absent, and one has acted in this round, so
   // that kRoundClosed may be applied.
   bool RoundComplete() const;
   uint64_t open_round() const { return open_round_; }
+  // Members of the open round.
+  uint32_t round_members() const { return round_members_; }
+  // Members that the open round waits for.
+  std::vector<uint32_t> MissingMembers() const;
+  uint64_t view() const { return view_; }
+  Phase phase() const { return phase_; }
+  // Whether contributions to the open round must be in full precision.
+  bool folds() const;
 
   bool initialised() const { return initialised_; }
   uint64_t version() const { return version_; }
   uint64_t clock() const { return clock_; }
-  uint32_t phase() const { return phase_; }
   const SegmentPlan& plan() const { return options_.plan; }
   absl::Span<const float> theta() const { return theta_; }
   const UpdateRule& rule() const { return *rule_; }
+  // Of the longest reply there can be.
+  uint64_t max_reply_bytes() const;
   // x_i, what a slot holds after the last reply: whole with keep_all_held, else the
   // sampled blocks.
   absl::Span<const float> held(uint32_t worker) const { return slots_[worker].held; }
@@ -154,6 +194,8 @@ class Segment {
   absl::Status Replay(const Event& event);
 
  private:
+  static constexpr uint64_t kNever = ~uint64_t{0};
+
   struct Slot {
     bool joined = false;
     uint64_t incarnation = 0;
@@ -167,7 +209,11 @@ class Segment {
     std::vector<uint8_t> pending;  // synchronous: the open round's encoded push
     uint8_t pending_codec = 0;
     bool has_pending = false;
-    bool absent = false;  // synchronous: skipped the open round
+    bool in_round = false;             // a member of the open round
+    uint64_t first_round = kNever;     // of the view; kNever: not in it
+    uint64_t contributed_before = 0;   // one beyond the last round it pushed to or skipped
+    uint64_t absent_before = 0;        // takes no part in rounds before this one
+    uint64_t late_sequence = 0;        // of its last late push
     // Rules with a worker half: theta holds this incarnation's momentum, at the rate of
     // this ticket. Outlives the lease: the worker keeps its v, theta its share.
     bool has_share = false;
@@ -184,8 +230,23 @@ class Segment {
   absl::Status AdmitAtStep(const Event& event) const;
   Outcome Repair(const Event& event, Reply* reply);
   void ApplyShare(const Event& event, Slot* slot);
+
+  absl::Status AdmitToRound(Event* event) const;
+  absl::Status CheckView(const Event& event) const;
+  absl::Status CheckPhaseChange(const Event& event) const;
   Outcome NotePush(const Event& event);
+  Outcome NoteSkip(const Event& event);
+  Outcome NoteLate(const Event& event, Reply* reply);
+  Outcome ChangeView(const Event& event);
   Outcome CloseRound();
+  // One run of the open round: adds up what the members have contributed, in slot order.
+  void SumContributions(const Block& block, const CodecKey& key, absl::Span<const uint8_t*> cursors,
+                        float* sum) const;
+  void OpenRound(uint64_t round);
+  void ChangePhase(Phase phase);
+  bool Frozen() const { return phase_ == Phase::kFrozen; }
+  // The way from the version a worker holds to the newest; for the frozen phase.
+  void WriteRound(const Event& event, Reply* reply, Outcome* outcome);
 
   // Replies (segment_replies.cc).
   // One on its way out, block by block.
@@ -224,12 +285,22 @@ class Segment {
   std::vector<uint64_t> steps_;  // rules with a worker half: where the rate jumps
   std::vector<float> theta_;
   std::vector<Slot> slots_;
-  std::vector<float> reply_error_;  // e-bar; empty until a fold brings one
   bool initialised_ = false;
   uint64_t version_ = 0;
   uint64_t clock_ = 0;
+  SqueezeRule* squeeze_;  // rule_, where it is one
   uint64_t open_round_ = 0;
-  uint32_t phase_ = 0;
+  uint32_t round_members_ = 0;
+  uint64_t view_ = 0;
+  Phase phase_ = Phase::kFull;
+  // Announced with kPhaseChange: from this round on, where one is.
+  std::optional<Phase> next_phase_;
+  uint64_t next_phase_round_ = 0;
+  // Frozen: the last round's encoded result, its rate, and whether it was a fold, after
+  // which workers take the parameters anew. Empty where the last round had none.
+  std::vector<uint8_t> result_;
+  float result_eta_ = 0;
+  bool result_folded_ = false;
   // By block: where its held values begin in Slot::held, or kNotHeld.
   static constexpr uint64_t kNotHeld = ~uint64_t{0};
   std::vector<uint64_t> held_offsets_;

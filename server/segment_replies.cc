@@ -92,6 +92,7 @@ void Segment::EmitBlock(size_t index, float* values, Outgoing* outgoing) {
 void Segment::EndReply(const Outgoing& outgoing, Reply* reply) {
   reply->bytes = static_cast<uint64_t>(outgoing.out - reply->data);
   reply->codec = outgoing.codec->id();
+  reply->parts = kParametersPart;
   reply->delta = !outgoing.codec->replies_carry_values();
   Slot* slot = outgoing.slot;
   reply->delta_base = reply->delta ? slot->version_sent : 0;

@@ -10,6 +10,8 @@
 
 namespace foreshard {
 
+inline constexpr uint32_t kNoWorker = ~uint32_t{0};
+
 struct Scratch {
   alignas(64) uint8_t straddle[kMaxBlockElements * sizeof(float)];
   alignas(64) float gradient[kMaxBlockElements];

@@ -10,7 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
-constexpr uint16_t kFormat = 3;
+constexpr uint16_t kFormat = 3;  // 3: views and phases
 
 class Saver final : public StateVisitor {
  public:
@@ -74,9 +74,15 @@ std::string Segment::Save() const {
   writer.Put(version_);
   writer.Put(clock_);
   writer.Put(open_round_);
+  writer.Put(view_);
   writer.Put(phase_);
+  writer.Put(next_phase_.has_value());
+  writer.Put(next_phase_.value_or(Phase::kFull));
+  writer.Put(next_phase_round_);
+  writer.PutBytes(result_);
+  writer.Put(result_eta_);
+  writer.Put(result_folded_);
   writer.PutFloats(theta_);
-  writer.PutFloats(reply_error_);
   for (const Slot& slot : slots_) {
     writer.Put(slot.joined);
     writer.Put(slot.incarnation);
@@ -86,7 +92,11 @@ std::string Segment::Save() const {
     writer.Put(slot.unsure);
     writer.PutFloats(slot.has_held ? absl::MakeConstSpan(slot.held) : absl::Span<const float>());
     writer.Put(slot.has_pending);
-    writer.Put(slot.absent);
+    writer.Put(slot.in_round);
+    writer.Put(slot.first_round);
+    writer.Put(slot.contributed_before);
+    writer.Put(slot.absent_before);
+    writer.Put(slot.late_sequence);
     writer.Put(slot.has_share);
     writer.Put(slot.share_ticket);
     writer.Put(slot.pending_codec);
@@ -126,14 +136,27 @@ absl::Status Segment::Load(std::string_view bytes) {
   loaded.version_ = reader.Get<uint64_t>();
   loaded.clock_ = reader.Get<uint64_t>();
   loaded.open_round_ = reader.Get<uint64_t>();
-  loaded.phase_ = reader.Get<uint32_t>();
-  reader.GetFloats(absl::MakeSpan(loaded.theta_));
-  const ByteSpan error = reader.GetBytes();
-  if (!error.empty()) {
-    if (error.size() != theta_.size() * sizeof(float)) return damaged("has a reply error of another length");
-    loaded.reply_error_.resize(theta_.size());
-    std::memcpy(loaded.reply_error_.data(), error.data(), error.size());
+  loaded.view_ = reader.Get<uint64_t>();
+  loaded.phase_ = reader.Get<Phase>();
+  const bool has_next_phase = reader.Get<bool>();
+  const Phase next_phase = reader.Get<Phase>();
+  loaded.next_phase_.reset();
+  if (has_next_phase) loaded.next_phase_ = next_phase;
+  loaded.next_phase_round_ = reader.Get<uint64_t>();
+  if (loaded.phase_ > Phase::kFrozen || next_phase > Phase::kFrozen ||
+      (squeeze_ == nullptr && loaded.phase_ != Phase::kFull)) {
+    return damaged("has a phase that there is not");
   }
+  const ByteSpan result = reader.GetBytes();
+  if (!result.empty() &&
+      result.size() != EncodedBytes(*codecs_.Find(options_.squeeze.codec), options_.plan.blocks)) {
+    return damaged("has a round's result of the wrong size");
+  }
+  loaded.result_.assign(result.begin(), result.end());
+  loaded.result_eta_ = reader.Get<float>();
+  loaded.result_folded_ = reader.Get<bool>();
+  reader.GetFloats(absl::MakeSpan(loaded.theta_));
+  loaded.round_members_ = 0;
   for (Slot& slot : loaded.slots_) {
     slot.joined = reader.Get<bool>();
     slot.incarnation = reader.Get<uint64_t>();
@@ -144,7 +167,12 @@ absl::Status Segment::Load(std::string_view bytes) {
     if (slot.has_held) slot.held.resize(held_elements_);
     reader.GetFloats(absl::MakeSpan(slot.held));
     slot.has_pending = reader.Get<bool>();
-    slot.absent = reader.Get<bool>();
+    slot.in_round = reader.Get<bool>();
+    loaded.round_members_ += slot.in_round;
+    slot.first_round = reader.Get<uint64_t>();
+    slot.contributed_before = reader.Get<uint64_t>();
+    slot.absent_before = reader.Get<uint64_t>();
+    slot.late_sequence = reader.Get<uint64_t>();
     slot.has_share = reader.Get<bool>();
     slot.share_ticket = reader.Get<uint64_t>();
     slot.pending_codec = reader.Get<uint8_t>();
@@ -182,6 +210,10 @@ uint64_t Segment::MemoryBytes(const SegmentOptions& options) {
                            ? elements
                            : std::min<uint64_t>(elements, held_blocks * kMaxBlockElements));
   if (options.synchronous) floats += workers * elements;  // pending pushes, at most fp32
+  if (options.rule.rule == "apmsqueeze") {
+    // A round's result.
+    bytes += EncodedBytes(*CodecSet(options.codec).Find(options.squeeze.codec), options.plan.blocks);
+  }
   return floats * sizeof(float) + bytes;
 }
 

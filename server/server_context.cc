@@ -28,6 +28,10 @@ ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, 
       buffers(job.servers().inflight_bytes()),
       threads(apply_thread_count) {}
 
+void ServerContext::Release(EventKind kind, uint32_t worker, uint64_t worker_incarnation) {
+  for (RoundWaiter* waiter : shard.Release(kind, worker, worker_incarnation)) resume(waiter);
+}
+
 v1::WorkerStatus ServerContext::Describe(const Membership::Member& member) const {
   v1::WorkerStatus status;
   status.set_worker(member.worker);

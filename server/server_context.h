@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "foreshard/v1/job.pb.h"
 #include "server/apply_threads.h"
@@ -19,6 +20,9 @@ struct ServerContext {
 
   // What this server knows of a worker; the lead adds what it was told.
   v1::WorkerStatus Describe(const Membership::Member& member) const;
+  // The worker has left or its lease is over: Shard::Release, and whoever waited for it
+  // in a round is answered.
+  void Release(EventKind kind, uint32_t worker, uint64_t worker_incarnation);
 
   const v1::JobSpec job;
   // Microseconds since 1970 at start: rises from one start to the next.
@@ -29,6 +33,8 @@ struct ServerContext {
   Figures figures;
   ReplyBuffers buffers;
   std::atomic<bool> stopping{false};
+  // Set by the parameter service before there are calls.
+  std::function<void(RoundWaiter*)> resume;
   ApplyThreads threads;  // last: ends first
 };
 

@@ -143,10 +143,9 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
     cell->trainable = cell->plan->kind == TensorKind::kTrainable;
     cell->synchronous = segment_options.synchronous;
     cell->reply_codec = static_cast<uint8_t>(reply_codec);
-    cell->reply_bytes = cell->plan->elements * sizeof(float);
+    cell->reply_bytes = (*segment)->max_reply_bytes();
     absl::MutexLock lock(&cell->mutex);
     cell->segment = *std::move(segment);
-    cell->contributed.assign(segment_options.members, false);
     cell->round_opened = MonotonicNanoseconds();
     made->cells.push_back(nullptr);
     std::swap(made->cells.back(), cell);
@@ -194,10 +193,18 @@ absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {
   return agreed->cells[index].get();
 }
 
+namespace {
+
+bool MayCompleteRound(EventKind kind) {
+  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kAbsent ||
+         kind == EventKind::kViewChange;
+}
+
+}  // namespace
+
 absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* reply) {
   Performed performed;
   Event closed = {.kind = EventKind::kRoundClosed, .segment = event.segment};
-  const bool contributes = event.kind == EventKind::kPush || event.kind == EventKind::kSkip;
   {
     absl::MutexLock lock(&cell.mutex);
     Segment& segment = *cell.segment;
@@ -210,15 +217,14 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
       performed.missing_workers = segment.MissingShares(event.ticket);
     }
     cell.measures.Note(performed.outcome);
-    if (cell.synchronous && contributes && performed.outcome.result == Result::kPending) {
-      cell.contributed[event.worker] = true;
+    if (cell.synchronous && MayCompleteRound(event.kind)) {
       closed.argument = segment.open_round();
       if (segment.RoundComplete()) {
         closed.number = NextNumber();
+        const Result result = performed.outcome.result;
         performed.outcome = segment.Apply(closed, nullptr);
-        performed.outcome.result = Result::kPending;
+        performed.outcome.result = result;
         performed.round_closed = true;
-        cell.contributed.assign(cell.contributed.size(), false);
         // Those that wait for a round that is closed now.
         const auto done = std::partition(
             cell.waiters.begin(), cell.waiters.end(),
@@ -240,18 +246,80 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
   return performed;
 }
 
-void Shard::Release(EventKind kind, uint32_t worker, uint64_t incarnation) {
+std::vector<RoundWaiter*> Shard::Release(EventKind kind, uint32_t worker, uint64_t incarnation) {
+  std::vector<RoundWaiter*> released;
   const Agreement* agreed = agreement();
-  if (agreed == nullptr) return;
+  if (agreed == nullptr) return released;
   for (const auto& cell : agreed->cells) {
-    if (cell->synchronous) continue;
-    const absl::StatusOr<Performed> performed = Perform(
-        *cell,
-        {.kind = kind, .segment = cell->plan->id, .worker = worker, .incarnation = incarnation},
-        nullptr);
+    Event event = {
+        .kind = kind, .segment = cell->plan->id, .worker = worker, .incarnation = incarnation};
+    if (cell->synchronous) {
+      // Who takes leave is not waited for any more; a silent one is the lead's business.
+      if (kind != EventKind::kLeave || !HasViews(job_)) continue;
+      event.kind = EventKind::kAbsent;
+      event.argument = ~uint64_t{0};
+    }
+    const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
+    if (performed.ok()) released.insert(released.end(), performed->released.begin(), performed->released.end());
     // A newer incarnation has the slot: then there is nothing to release.
     if (!performed.ok()) VLOG(1) << performed.status();
   }
+  return released;
+}
+
+absl::StatusOr<std::vector<RoundWaiter*>> Shard::ChangeView(uint64_t number, const std::string& members) {
+  std::vector<RoundWaiter*> released;
+  const ByteSpan piece = AsBytes(members);
+  for (const auto& cell : agreement()->cells) {
+    if (!cell->synchronous) continue;
+    const Event event = {.kind = EventKind::kViewChange,
+                         .segment = cell->plan->id,
+                         .argument = number,
+                         .payload = {absl::MakeConstSpan(&piece, 1), piece.size()}};
+    if (absl::Status status = cell->checks->CheckPayload(event); !status.ok()) return status;
+    {
+      absl::MutexLock lock(&cell->mutex);
+      if (cell->segment->view() >= number) continue;  // another worker was first
+    }
+    const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
+    if (performed.ok()) {
+      released.insert(released.end(), performed->released.begin(), performed->released.end());
+    }
+  }
+  return released;
+}
+
+std::vector<RoundWaiter*> Shard::CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences) {
+  std::vector<RoundWaiter*> released;
+  const Agreement* agreed = agreement();
+  if (agreed == nullptr) return released;
+  for (const auto& cell : agreed->cells) {
+    if (!cell->synchronous) continue;
+    std::vector<Event> absent;
+    {
+      absl::MutexLock lock(&cell->mutex);
+      const Segment& segment = *cell->segment;
+      const std::vector<uint32_t> missing = segment.MissingMembers();
+      // Where nobody has contributed there is nothing to go on with.
+      if (missing.size() == segment.round_members() || SecondsBetween(cell->round_opened, now) < seconds) {
+        continue;
+      }
+      for (const uint32_t worker : missing) {
+        absent.push_back({.kind = EventKind::kAbsent,
+                          .segment = cell->plan->id,
+                          .worker = worker,
+                          .incarnation = segment.incarnation(worker),
+                          .argument = segment.open_round() + 1});
+      }
+    }
+    for (const Event& event : absent) {
+      const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
+      if (!performed.ok()) continue;
+      ++*absences;
+      released.insert(released.end(), performed->released.begin(), performed->released.end());
+    }
+  }
+  return released;
 }
 
 absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
@@ -264,7 +332,7 @@ absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
                      " cannot be fetched; round ", open, " is still open"));
   }
   // A worker waits once a segment; a reply that was lost leaves another behind.
-  if (cell.waiters.size() >= 4 * cell.contributed.size() + 4) {
+  if (cell.waiters.size() >= 4 * size_t{cell.segment->round_members()} + 4) {
     return absl::ResourceExhaustedError(
         absl::StrCat("segment ", cell.plan->id, ": ", cell.waiters.size(),
                      " calls wait for its round already"));

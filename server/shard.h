@@ -48,10 +48,8 @@ class Shard {
   struct Cell {
     absl::Mutex mutex;
     std::unique_ptr<Segment> segment ABSL_GUARDED_BY(mutex);
-    // Synchronous: who waits, who has contributed to the open round, since when it
-    // is open.
+    // Synchronous: who waits for the open round, and since when it is open.
     std::vector<RoundWaiter*> waiters ABSL_GUARDED_BY(mutex);
-    std::vector<bool> contributed ABSL_GUARDED_BY(mutex);
     int64_t round_opened ABSL_GUARDED_BY(mutex) = 0;
     Measures measures ABSL_GUARDED_BY(mutex);
     // Constant.
@@ -110,8 +108,13 @@ class Shard {
   // Payloads must have passed CheckPayload.
   absl::StatusOr<Performed> Perform(Cell& cell, Event event, Reply* reply);
 
-  // Performs kExpire or kLeave on every segment. Synchronous: only on statistics.
-  void Release(EventKind kind, uint32_t worker, uint64_t incarnation);
+  // Performs kExpire or kLeave on every segment; in rounds, who leaves is absent from now
+  // on. Returns whom that releases.
+  std::vector<RoundWaiter*> Release(EventKind kind, uint32_t worker, uint64_t incarnation);
+  // The members of rounds (AppendMember) from now on; segments that know the view keep it.
+  absl::StatusOr<std::vector<RoundWaiter*>> ChangeView(uint64_t number, const std::string& members);
+  // Rounds that have been open for so long and lack some members go on without them.
+  std::vector<RoundWaiter*> CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences);
 
   // Parks a waiter until its round closes, by which it comes back from Perform.
   // False: the round is closed. RESOURCE_EXHAUSTED: too many wait.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/net/channel.h"
+#include "common/net/job_parts.h"
 #include "common/net/metrics.h"
 #include "glog/logging.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -120,7 +121,10 @@ class GrpcShardServer final : public ShardServer {
   // Leases, waits that are over, and rates: all that happens by the clock.
   void Sweep() {
     const float lease = context_.job.timeouts().lease_seconds();
-    const absl::Duration tick = std::min(kLongestTick, absl::Seconds(lease / 4));
+    absl::Duration tick = std::min(kLongestTick, absl::Seconds(lease / 4));
+    if (const float straggler = context_.job.training().straggler_seconds(); straggler > 0) {
+      tick = std::min(tick, absl::Seconds(straggler / 4));
+    }
     int64_t last = MonotonicNanoseconds();
     for (;;) {
       {
@@ -129,6 +133,7 @@ class GrpcShardServer final : public ShardServer {
       }
       const int64_t now = MonotonicNanoseconds();
       ExpireSilent(now);
+      parameters_.CloseWithoutStragglers(now);
       context_.figures.UpdateRates(SecondsBetween(std::exchange(last, now), now));
       ServerMetrics& metrics = context_.figures.metrics();
       using State = Membership::State;
@@ -148,14 +153,14 @@ class GrpcShardServer final : public ShardServer {
                    << "') has been silent for " << SecondsBetween(member.last_seen, now)
                    << " s: its lease is over";
       if (lead_ != nullptr) lead_->NoteLost(member.worker, member.incarnation);
-      context_.shard.Release(EventKind::kExpire, member.worker, member.incarnation);
+      context_.Release(EventKind::kExpire, member.worker, member.incarnation);
     }
   }
 
-  // Synchronous rules have a fixed view: where a member stays away for two leases,
+  // Elastic averaging in rounds has a fixed view: where a member stays away for two leases,
   // no round can close any more. Says which; "" for none.
   std::string LostMember(int64_t now) const {
-    if (!context_.shard.synchronous()) return "";
+    if (!context_.shard.synchronous() || HasViews(context_.job)) return "";
     const double lease = context_.job.timeouts().lease_seconds();
     for (const Membership::Member& member : context_.members.Members()) {
       const double silent = SecondsBetween(member.last_seen, now);

@@ -92,6 +92,11 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   options.hello.set_train_examples(train_examples);
   options.rule = job.update().rule();
   options.half = {.momentum = job.update().momentum(), .weight_decay = job.update().weight_decay()};
+  if (const RuleTraits* rule = FindRule(options.rule); rule != nullptr && rule->squeezes) {
+    options.squeeze = {.beta1 = job.update().beta1(),
+                       .weight_decay = job.update().weight_decay(),
+                       .compress_gradients = job.apmsqueeze().form() == "gradient"};
+  }
   options.push_codec = job.compression().push();
   options.reply_codec = job.compression().reply();
   options.codec_settings = MakeCodecSettings(job);

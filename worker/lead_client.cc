@@ -20,7 +20,7 @@ constexpr size_t kFewestAhead = 2;
 constexpr size_t kMostAhead = 8;
 // Completed tickets wait this long for company.
 constexpr absl::Duration kCompletedWait = absl::Milliseconds(100);
-// With watch_repairs: others may wait for this worker meanwhile.
+// With watch: others may wait for this worker meanwhile, or for views that it brings.
 constexpr absl::Duration kWatchEvery = absl::Milliseconds(250);
 constexpr absl::Duration kFiguresEvery = absl::Seconds(1);
 constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
@@ -100,7 +100,9 @@ absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   }
   if (finished_) return std::nullopt;
   if (hand_.empty()) return failure_;
-  const Ticket ticket = {.number = hand_.front(), .waited = std::exchange(front_waited_, false)};
+  const Ticket ticket = {.number = hand_.front().ticket,
+                         .waited = std::exchange(front_waited_, false),
+                         .round = hand_.front().round};
   hand_.pop_front();
   taken_.push_back(ticket.number);
   const absl::Time now = absl::Now();
@@ -163,7 +165,7 @@ absl::Time LeadClient::FetchTime() const {
   if (hand_.size() <= Ahead() / 2 && (loop_waits_ || !told_to_wait_)) {
     time = std::min(time, ask_again_);
   }
-  if (options_.watch_repairs) time = std::min(time, last_asked_ + kWatchEvery);
+  if (options_.watch) time = std::min(time, last_asked_ + kWatchEvery);
   return time;
 }
 
@@ -189,8 +191,10 @@ void LeadClient::Fetch() {
   request.set_incarnation(incarnation());
   request.set_count(static_cast<uint32_t>(Ahead() > hand_.size() ? Ahead() - hand_.size() : 0));
   request.mutable_completed()->Assign(completed_.begin(), completed_.end());
-  request.mutable_held()->Assign(hand_.begin(), hand_.end());
+  for (const Dealt& dealt : hand_) request.add_held(dealt.ticket);
   request.mutable_held()->Add(taken_.begin(), taken_.end());
+  request.set_view(view_);
+  request.set_next_round(std::exchange(skip_to_, 0));
   const size_t reported = completed_.size();
   last_asked_ = absl::Now();
   mutex_.Unlock();
@@ -207,7 +211,11 @@ void LeadClient::Fetch() {
     if (!reply.tickets().empty() && hand_.empty() && taken_.empty()) {
       front_waited_ = told_to_wait_ || options_.staleness_bound;
     }
-    hand_.insert(hand_.end(), reply.tickets().begin(), reply.tickets().end());
+    for (int k = 0; k < reply.tickets_size(); ++k) {
+      const uint64_t round = k < reply.rounds_size() ? reply.rounds(k) : 0;
+      // Meanwhile the loop may have given up rounds; the lead hears of it next.
+      if (round >= skip_to_) hand_.push_back({.ticket = reply.tickets(k), .round = round});
+    }
     repair_ticket_ = std::max(repair_ticket_, reply.repair_ticket());
     ++answers_;
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
@@ -226,6 +234,38 @@ void LeadClient::Fetch() {
   } else {
     failure_ = status;
   }
+  changed_.SignalAll();
+  if (status.ok() && reply.has_view()) BringView(reply.view());
+}
+
+void LeadClient::BringView(const v1::View& view) {
+  if (bring_ == nullptr || view.number() <= view_) return;
+  bringing_ = true;
+  mutex_.Unlock();
+  const absl::Status brought = bring_(view);
+  mutex_.Lock();
+  bringing_ = false;
+  if (!brought.ok()) {
+    LOG_EVERY_T(WARNING, kLogWaitSeconds) << "view " << view.number() << ": " << brought;
+    return;  // it comes again
+  }
+  view_ = std::max(view_, view.number());
+  ask_again_ = absl::InfinitePast();
+}
+
+void LeadClient::BringViews(std::function<absl::Status(const v1::View&)> bring) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !bringing_; };
+  mutex_.Await(absl::Condition(&idle));
+  bring_ = std::move(bring);
+}
+
+void LeadClient::SkipTo(uint64_t round, uint64_t taken) {
+  absl::MutexLock lock(&mutex_);
+  skip_to_ = std::max(skip_to_, round);
+  while (!hand_.empty() && hand_.front().round < round) hand_.pop_front();
+  std::erase(taken_, taken);
+  ask_again_ = absl::InfinitePast();
   changed_.SignalAll();
 }
 

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,8 +38,8 @@ struct LeadClientOptions {
   std::string address;  // of server 0
   v1::RegisterRequest registration;
   double connect_seconds = 60;
-  // The lead is asked for repair_ticket also while a batch takes long.
-  bool watch_repairs = false;
+  // The lead is asked also while a batch takes long: for repair_ticket, or for views.
+  bool watch = false;
   // The job bounds staleness (training.staleness_bound): every ticket that comes to
   // empty hands counts as waited for, so that parameters are those of its release.
   bool staleness_bound = false;
@@ -52,6 +53,8 @@ struct Ticket {
   // bound on dealing, or nothing was left to deal): the parameters that the worker has
   // may be older than the ticket.
   bool waited = false;
+  // Rounds whose members may come and go: the one it belongs to.
+  uint64_t round = 0;
 };
 
 // Thread-safe. Errors as those of ParameterClient; RESOURCE_EXHAUSTED from
@@ -77,6 +80,14 @@ class LeadClient {
   uint64_t repair_ticket() const;
   // Blocks until NextTicket would not, or repair_ticket is above `repaired`, or stop.
   void AwaitTicketOrRepair(uint64_t repaired);
+  // Rounds whose members may come and go. Views that the lead has settled are given to
+  // `bring`, on the client's thread, which returns OK once every server has taken them; until
+  // then the lead deals nothing to their new members. Returns when the one before is not in
+  // use any more; null: none.
+  void BringViews(std::function<absl::Status(const v1::View&)> bring);
+  // Rounds before this one go on without this worker: gives their tickets back, also `taken`.
+  void SkipTo(uint64_t round, uint64_t taken);
+
   // Every segment has acknowledged (or skipped) this ticket, and the others with it.
   void Completed(uint64_t ticket, absl::Span<const uint64_t> others = {});
   // Kept, and sent about once a second.
@@ -95,6 +106,7 @@ class LeadClient {
   // The training loop waits until a ticket is in hand or none will come any more, stop,
   // or `enough` (called under the mutex).
   void Await(absl::FunctionRef<bool()> enough) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BringView(const v1::View& view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fetch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFigures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -110,13 +122,22 @@ class LeadClient {
 
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
-  std::deque<uint64_t> hand_ ABSL_GUARDED_BY(mutex_);
+  struct Dealt {
+    uint64_t ticket = 0;
+    uint64_t round = 0;
+  };
+  std::deque<Dealt> hand_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> taken_ ABSL_GUARDED_BY(mutex_);  // not completed yet
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
   absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Read without the mutex while `bringing_`, which keeps it from being changed.
+  std::function<absl::Status(const v1::View&)> bring_;
+  bool bringing_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t view_ ABSL_GUARDED_BY(mutex_) = 0;        // the newest that was brought
+  uint64_t skip_to_ ABSL_GUARDED_BY(mutex_) = 0;     // to be said with the next fetch
   absl::Time last_asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer

@@ -194,7 +194,8 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   lead_options.connect_seconds = setup.client.connect_seconds;
   lead_options.staleness_bound = setup.job.training().has_staleness_bound();
   lead_options.stop = signals.stop();
-  lead_options.watch_repairs = RepairsSteps(setup.client);
+  const bool views = HasViews(setup.job);
+  lead_options.watch = RepairsSteps(setup.client) || views;
   lead_options.registration =
       MakeRegistration(setup.client.hello, flags.name, std::string(setup.device->name()));
   if (flags.slot.has_value()) lead_options.registration.set_wanted_slot(*flags.slot);
@@ -244,12 +245,18 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     loop_options.times = setup.times.get();
     loop_options.batches_per_epoch = BatchesPerEpoch(setup.job, setup.train->examples());
     if (options.synchronous) loop_options.round_members = setup.job.training().workers();
+    loop_options.views = views;
+    if (views) {
+      (*lead)->BringViews([client = client->get()](const v1::View& view) { return client->ChangeView(view); });
+    }
     use = MakeGradientUse(setup.job, options, client->get());
     loop_options.use = use.get();
     loop_options.stop = signals.stop();
     loop_options.fenced = [&heartbeat] { return heartbeat.status(); };
     TrainingLoop loop(loop_options, &computer, client->get(), lead->get(), &progress);
     const absl::Status trained = loop.Run();
+    // The client goes before the lead's thread does.
+    (*lead)->BringViews(nullptr);
     if (trained.code() != absl::StatusCode::kAborted) {
       (*lead)->Leave(trained.ok() ? "finished" : std::string(trained.message()));
       heartbeat.End(true);

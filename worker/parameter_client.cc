@@ -28,6 +28,7 @@ namespace {
 constexpr uint64_t kInlineBytes = 64 << 10;
 constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
 constexpr std::chrono::seconds kProbeDeadline{3};
+constexpr std::chrono::seconds kViewDeadline{3};
 // Between two questions whether all workers' momentum is there, and until it is said
 // that it is not.
 constexpr absl::Duration kFirstRepairPause = absl::Milliseconds(5);
@@ -151,6 +152,7 @@ class ServersClient : public ParameterClient {
         .ticket = step.ticket,
         .earlier = step.earlier,
         .round = step.round,
+        .fold = step.fold,
         .gradient = step.gradient,
         .statistics = statistics_.values()};
     for (const SegmentPlan& segment : options_.plan.segments()) {
@@ -159,6 +161,37 @@ class ServersClient : public ParameterClient {
       }
     }
     Run(std::move(operation));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> EnterRound(uint64_t round) override {
+    if (const absl::Status finished = Finish(); !finished.ok()) return finished;
+    std::vector<uint32_t> behind = exchange_->Behind(round);
+    if (!behind.empty()) {
+      const absl::Status fetched = RunToEnd({.kind = v1::ExchangeHeader::FETCH,
+                                             .segments = std::move(behind),
+                                             .round = round - 1,
+                                             .absent = true});
+      if (!fetched.ok()) return fetched;
+    }
+    return std::max(round, exchange_->open_round());
+  }
+
+  bool late() const override { return exchange_->late(); }
+
+  absl::Status ChangeView(const v1::View& view) override {
+    for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
+      const auto stub = v1::ParameterServer::NewStub(channels_[shard]);
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + kViewDeadline);
+      v1::ViewReply reply;
+      const grpc::Status status = stub->ChangeView(&context, view, &reply);
+      if (!status.ok()) {
+        const absl::Status refused = FromGrpc(status);
+        return absl::Status(refused.code(), absl::StrCat("server ", shard, " at ", options_.servers[shard],
+                                                         " has not taken it: ", refused.message()));
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -304,7 +337,8 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
           .seed = options.seed,
           .schedule = options.schedule,
           .trainable_elements = options.schema.trainable_elements(),
-          .segments = options.plan.segments().size()};
+          .segments = options.plan.segments().size(),
+          .squeeze = reader ? std::nullopt : options.squeeze};
 }
 
 bool RepairsSteps(const ParameterClientOptions& options) {

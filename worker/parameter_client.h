@@ -74,6 +74,7 @@ struct ParameterClientOptions {
   v1::HelloRequest hello;
   std::string rule;
   WorkerHalfSettings half;
+  std::optional<SqueezeReplicaOptions> squeeze;  // as PushEncoderOptions::squeeze
   std::string push_codec = "none";
   std::string reply_codec = "none";  // not every one in synchronous modes
   CodecSettings codec_settings;
@@ -107,6 +108,8 @@ struct StepGradient {
   // [statistic_elements], of this step's batch; copied. Null: none.
   const float* statistics = nullptr;
   bool finite = true;  // false: every trainable segment is told to skip the ticket
+  // In full precision, with all that compression has kept back: before a polite leave.
+  bool fold = false;
 };
 
 enum class Parameters {
@@ -152,6 +155,18 @@ class ParameterClient : public ParameterGate {
   // takes the parameters to go on with. Else nothing. DEADLINE_EXCEEDED, naming whose
   // momentum is missing, after connect_seconds; CANCELLED.
   virtual absl::Status Repair(uint64_t ticket) = 0;
+
+  // Rounds whose members may come and go. To be called with the round of a ticket that is the
+  // first, or does not follow the last one, or after late(), before its gradient is
+  // computed: waits until every segment has reached the round, taking no part in those before
+  // it, and holds what they have come to. Returns the highest round that a segment has open:
+  // where it is beyond `round`, the ticket's round is over, and the worker is to go on there.
+  virtual absl::StatusOr<uint64_t> EnterRound(uint64_t round) = 0;
+  // Whether the last push came too late for some segment. Only while nothing is in flight.
+  virtual bool late() const = 0;
+  // Brings a view to every server. From any thread; does not insist: UNAVAILABLE,
+  // DEADLINE_EXCEEDED where one does not answer at once.
+  virtual absl::Status ChangeView(const v1::View& view) = 0;
 
   // The whole flat vector, running statistics last. Elements may be read once the
   // gate has let them through; all of them after Pull or Finish. Between steps

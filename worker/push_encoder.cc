@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/vector_math.h"
+
 namespace foreshard {
 
 PushEncoder::PushEncoder(const PushEncoderOptions& options)
@@ -10,11 +12,29 @@ PushEncoder::PushEncoder(const PushEncoderOptions& options)
       codec_(codecs_.Find(options.codec)),
       half_(MakeWorkerHalf(options.rule, options.half, options.trainable_elements)),
       previous_eta_(options.segments) {
-  if (!plain()) error_.resize(options.trainable_elements);
+  if (options.squeeze.has_value()) {
+    SqueezeReplicaOptions squeeze = *options.squeeze;
+    squeeze.codec = codec_;
+    squeeze.seed = options.seed;
+    squeeze.trainable_elements = options.trainable_elements;
+    squeeze.segments = options.segments;
+    squeeze_ = std::make_unique<SqueezeReplica>(squeeze);
+  }
+  if (codec_->id() != CodecId::kNone) error_.resize(options.trainable_elements);
 }
 
 void PushEncoder::Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t clock,
                             const float* parameters, float* gradient) {
+  if (squeeze_ != nullptr) {
+    squeeze_->Transform(plan, gradient);
+    if (squeeze_->frozen(plan) && plain(plan) && !error_.empty()) {
+      // A fold: what was kept back goes along, and nothing is.
+      float* const error = error_.data() + plan.begin;
+      kernels::Add(gradient, error, plan.elements);
+      std::fill_n(error, plan.elements, 0.0f);
+    }
+    return;
+  }
   if (half_ == nullptr) return;
   const float eta = options_.schedule.At(std::max(ticket, clock));
   float& previous_eta = previous_eta_[plan.id];
@@ -24,18 +44,26 @@ void PushEncoder::Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t c
 }
 
 uint64_t PushEncoder::EncodedBytes(const SegmentPlan& plan) const {
-  return foreshard::EncodedBytes(*codec_, plan.blocks);
+  return foreshard::EncodedBytes(codec(plan), plan.blocks);
 }
 
 void PushEncoder::Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
                          uint8_t* payload) {
-  EncodeSegment(*codec_, plan.blocks, gradient,
+  EncodeSegment(codec(plan), plan.blocks, gradient,
                 error_.empty() ? nullptr : error_.data() + plan.begin,
                 PushKey(options_.seed, plan.id, place), payload);
 }
 
 absl::Span<const float> PushEncoder::momentum() const {
+  if (squeeze_ != nullptr) return squeeze_->momentum();
   return half_ == nullptr ? absl::Span<const float>() : half_->momentum();
+}
+
+absl::Status PushEncoder::TakeReply(const SegmentPlan& plan, const RoundReply& reply,
+                                    const Payload& payload, const PushPlace& place, ByteSpan sent,
+                                    float* parameters) {
+  return squeeze_->Take(plan, reply, payload, place, sent, parameters,
+                        error_.empty() ? nullptr : error_.data() + plan.begin);
 }
 
 void PushEncoder::NoteRepaired(const SegmentPlan& plan, uint64_t ticket) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "common/core/shard_plan.h"
 #include "kernels/codecs/codec.h"
 #include "kernels/worker_half.h"
+#include "worker/squeeze_replica.h"
 
 namespace foreshard {
 
@@ -36,6 +38,8 @@ struct PushEncoderOptions {
   Schedule schedule;  // the rate at which the server will apply a push
   uint64_t trainable_elements = 0;
   size_t segments = 0;
+  // Rules that compress rounds both ways; its codec, elements and segments are those above.
+  std::optional<SqueezeReplicaOptions> squeeze;
 };
 
 // Thread-compatible. Only trainable segments are given to it.
@@ -50,21 +54,33 @@ class PushEncoder {
   void Transform(const SegmentPlan& plan, uint64_t ticket, uint64_t clock,
                  const float* parameters, float* gradient);
 
-  // True where the payload is the gradient as it lies in memory, so that Encode is
+  // True where the payload is the gradient as Transform left it in memory, so that Encode is
   // not needed.
-  bool plain() const { return codec_->id() == CodecId::kNone; }
+  bool plain(const SegmentPlan& plan) const { return codec(plan).id() == CodecId::kNone; }
   uint64_t EncodedBytes(const SegmentPlan& plan) const;
   // What is encoded is committed: the error keeps what it lost, and a retry sends the
   // same bytes. `place` is what the server will be told with it.
   void Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
               uint8_t* payload);
 
-  const Codec& codec() const { return *codec_; }
+  // Of the segment's next push.
+  const Codec& codec(const SegmentPlan& plan) const {
+    if (squeeze_ == nullptr) return *codec_;
+    return fold_next_ ? *FindCodec(CodecId::kNone) : squeeze_->codec(plan);
+  }
+  // Rules that compress rounds both ways: takes the reply to a push of the segment, which
+  // was sent from `place` as the bytes `sent`, or to a read. DATA_LOSS as
+  // SqueezeReplica::Take.
+  bool squeezes() const { return squeeze_ != nullptr; }
+  absl::Status TakeReply(const SegmentPlan& plan, const RoundReply& reply, const Payload& payload,
+                         const PushPlace& place, ByteSpan sent, float* parameters);
   // By position in the flat trainable vector; empty where nothing is lost.
   absl::Span<const float> error() const { return error_; }
-  // The half's momentum, by position in the flat trainable vector; empty where the rule
-  // has none.
+  // The half's momentum, or what the workers of a compressed round share, by position in
+  // the flat trainable vector; empty where the rule has none.
   absl::Span<const float> momentum() const;
+  // The next Transform of every segment makes it a fold, whatever the round asks for.
+  void FoldNext() { fold_next_ = true; }
   bool has_momentum() const { return half_ != nullptr; }
   // The server counts the segment's momentum at the rate of this ticket from now on.
   void NoteRepaired(const SegmentPlan& plan, uint64_t ticket);
@@ -74,6 +90,8 @@ class PushEncoder {
   CodecSet codecs_;
   const Codec* const codec_;
   std::unique_ptr<WorkerHalf> half_;
+  std::unique_ptr<SqueezeReplica> squeeze_;
+  bool fold_next_ = false;
   std::vector<float> error_;
   // By segment: of the last push, or repaired to; 0: nothing pushed yet.
   std::vector<float> previous_eta_;

@@ -45,11 +45,13 @@ void SegmentExchange::Begin(Operation operation) {
   aliases_.Wait();
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
+  if (operation_.fold) encoder_.FoldNext();
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
+  if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) late_ = false;
   pending_repairs_.clear();
   missing_workers_.clear();
   absl::MutexLock ready_lock(&ready_mutex_);
@@ -95,6 +97,27 @@ std::vector<uint32_t> SegmentExchange::Unrepaired(uint64_t step) const {
 std::vector<uint32_t> SegmentExchange::pending_repairs() const {
   absl::MutexLock lock(&mutex_);
   return pending_repairs_;
+}
+
+uint64_t SegmentExchange::open_round() const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t round = 0;
+  for (const SegmentState& segment : segments_) round = std::max(round, segment.round);
+  return round;
+}
+
+std::vector<uint32_t> SegmentExchange::Behind(uint64_t round) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<uint32_t> behind;
+  for (const SegmentState& segment : segments_) {
+    if (IsTrainable(segment) && segment.round < round) behind.push_back(segment.plan->id);
+  }
+  return behind;
+}
+
+bool SegmentExchange::late() const {
+  absl::MutexLock lock(&mutex_);
+  return late_;
 }
 
 std::set<uint32_t> SegmentExchange::missing_workers() const {
@@ -157,6 +180,7 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   header.set_reply_codec(static_cast<uint32_t>((any_reply ? reply_codec_ : plain_)->id()));
   header.set_round(operation_.round);
   header.set_lookahead(operation_.lookahead);
+  header.set_absent(kind == v1::ExchangeHeader::FETCH && operation_.absent);
   return header;
 }
 
@@ -184,10 +208,18 @@ grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
   float* gradient = operation_.gradient + plan.begin;
   encoder_.Transform(plan, operation_.ticket, segment.clock, parameters_.data() + plan.begin,
                      gradient);
-  if (encoder_.plain()) return aliases_.Alias(gradient, plain_bytes);
+  if (encoder_.plain(plan)) {
+    segment.sent = ByteSpan(reinterpret_cast<const uint8_t*>(gradient), plain_bytes);
+    return aliases_.Alias(gradient, plain_bytes);
+  }
   const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
   encoder_.Encode(plan, Place(segment), gradient, buffer.data);
-  return pool_.Share(buffer);
+  grpc::Slice slice = pool_.Share(buffer);
+  if (encoder_.squeezes()) {
+    segment.sent_slice = slice;
+    segment.sent = ByteSpan(slice.begin(), slice.size());
+  }
+  return slice;
 }
 
 absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::ByteBuffer& reply) {
@@ -216,6 +248,11 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     MarkReady(token);
     return FollowUp{};
   }
+  // Who leaves does not wait for its round.
+  if (pending && operation_.fold) {
+    MarkReady(token);
+    return FollowUp{};
+  }
   if (pending) {
     if (options_.stop != nullptr && options_.stop->load()) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
@@ -237,6 +274,8 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
     if (IsTrainable(segment)) {
+      segment.round = header.round();
+      late_ |= header.result() == v1::ReplyHeader::LATE;
       NoteShare(segment, header);
       pull_bytes_ += reply.Length();
       pull_plain_bytes_ += segment.plan->elements * sizeof(float);
@@ -247,8 +286,33 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   return FollowUp{};
 }
 
+absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
+                                        const Payload& payload) {
+  if (payload.bytes > 0 && Checksum(payload) != header.checksum()) {
+    return absl::DataLossError("its checksum is wrong");
+  }
+  const RoundReply reply = {.parts = header.parts(),
+                            .late = header.result() == v1::ReplyHeader::LATE,
+                            .version = header.version(),
+                            .round = header.round(),
+                            .members = header.members(),
+                            .frozen = header.frozen(),
+                            .fold = header.fold(),
+                            .eta = header.learning_rate()};
+  const absl::Status taken = encoder_.TakeReply(*segment.plan, reply, payload, Place(segment), segment.sent,
+                                                parameters_.data() + segment.plan->begin);
+  if (!taken.ok()) return taken;
+  segment.sent = {};
+  segment.sent_slice = {};
+  segment.held_version = header.version();
+  segment.clock = std::max(segment.clock, header.clock());
+  return absl::OkStatus();
+}
+
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
+  const bool of_master = operation_.kind == v1::ExchangeHeader::READ && !operation_.lookahead;
+  if (encoder_.squeezes() && IsTrainable(segment) && !of_master) return ReadRound(segment, header, payload);
   const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
     return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",

@@ -38,6 +38,8 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t ticket = 0;            // PUSH, SKIP; REPAIR: the step of the rate
     std::vector<uint64_t> earlier;  // acknowledged with it
     uint64_t round = 0;
+    bool absent = false;            // FETCH: takes no part in rounds up to this one
+    bool fold = false;              // PUSH: in full precision, with all that was kept back
     float* gradient = nullptr;      // PUSH: trainable segments
     const float* statistics = nullptr;  // PUSH: statistics segments, to be sent as they are
     const float* values = nullptr;  // INITIALISE: the whole vector
@@ -58,6 +60,12 @@ class SegmentExchange : public ExchangeHandler {
   // beyond this step of the rate, since their clock is before it, or their share of
   // this worker's momentum is and has been left behind.
   std::vector<uint32_t> Unrepaired(uint64_t step) const;
+  // Rounds, as the servers last said; only while no operation is under way. The highest
+  // that a trainable segment has open, and the segments that have an earlier one open.
+  uint64_t open_round() const;
+  std::vector<uint32_t> Behind(uint64_t round) const;
+  // Whether the last push came too late for some segment.
+  bool late() const;
   // Of the last REPAIR: the segments that have to be asked again, and the workers that
   // they wait for, as far as the servers have said.
   std::vector<uint32_t> pending_repairs() const;
@@ -88,16 +96,21 @@ class SegmentExchange : public ExchangeHandler {
     // They are those that the server sent this worker, to which differences may be added.
     bool as_sent = false;
     uint64_t clock = 0;         // highest ticket the server has said
+    uint64_t round = 0;         // the open one, as the server last said
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
     bool has_share = false;
     uint64_t share_ticket = 0;
+    // Of the push under way, for rules that compress rounds: should it come too late, the
+    // encoder takes it back.
+    ByteSpan sent;
+    grpc::Slice sent_slice;
   };
 
   bool IsTrainable(const SegmentState& segment) const {
     return segment.plan->kind == TensorKind::kTrainable;
   }
   const Codec& PushCodec(const SegmentState& segment) const {
-    return IsTrainable(segment) ? encoder_.codec() : *plain_;
+    return IsTrainable(segment) ? encoder_.codec(*segment.plan) : *plain_;
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -113,6 +126,8 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Read(SegmentState& segment, const v1::ReplyHeader& header, const Payload& payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
+                         const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MarkReady(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -135,6 +150,7 @@ class SegmentExchange : public ExchangeHandler {
   std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
+  bool late_ ABSL_GUARDED_BY(mutex_) = false;
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_repairs_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> missing_workers_ ABSL_GUARDED_BY(mutex_);

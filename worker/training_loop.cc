@@ -34,6 +34,7 @@ absl::Status TrainingLoop::Run() {
     if (Stopped()) {
       absl::Status finished = use_->Flush();
       if (finished.ok()) finished = client_->Finish();
+      if (finished.ok()) finished = Fold();
       return finished.ok() ? absl::CancelledError("interrupted") : finished;
     }
     if (options_.fenced) {
@@ -61,15 +62,44 @@ absl::Status TrainingLoop::Run() {
   }
 }
 
+absl::StatusOr<bool> TrainingLoop::EnterRound(const Ticket& ticket) {
+  if (!options_.views) return true;
+  if (last_.has_value() && ticket.round == last_->round + 1 && !was_late_) return true;
+  const absl::StatusOr<uint64_t> open = client_->EnterRound(ticket.round);
+  if (!open.ok()) return open.status();
+  was_late_ = false;
+  if (*open == ticket.round) return true;
+  lead_->SkipTo(*open, ticket.number);
+  return false;
+}
+
+absl::Status TrainingLoop::Fold() {
+  if (!options_.views || !last_.has_value() || client_->error().empty()) return absl::OkStatus();
+  // A contribution without a gradient.
+  std::fill_n(computer_->gradient(), client_->error().size(), 0.0f);
+  const absl::Status pushed = client_->Push({.ticket = last_->number,
+                                             .round = last_->round + 1,
+                                             .gradient = computer_->gradient(),
+                                             .fold = true});
+  return pushed.ok() ? client_->Finish() : pushed;
+}
+
 absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const uint64_t ticket = dealt.number;
   const double waited = client_->TakeWaitSeconds();  // by what came after the last step
   const absl::Time start = absl::Now();
   const auto at = use_->PlaceOf(dealt);
   if (!at.ok()) return at.status();
+  const absl::StatusOr<bool> entered = EnterRound(dealt);
+  if (!entered.ok()) return entered.status();
+  if (!*entered) return absl::OkStatus();
   const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
   if (!step.ok()) return step.status();
   if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
+  if (options_.views) {
+    was_late_ |= client_->late();
+    last_ = dealt;
+  }
   const absl::Time end = absl::Now();
   StepNotes notes = {.loss = step->loss,
                      .gradient_norm = step->norm,
@@ -92,7 +122,8 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   }
   const absl::Status taken = use_->Take(
       {.ticket = ticket,
-       .round = options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
+       .round = options_.views               ? dealt.round
+                : options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
                                                            options_.round_members)
                                            : 0,
        .gradient = computer_->gradient(),

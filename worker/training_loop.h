@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "worker/batch_times.h"
@@ -30,6 +31,8 @@ struct TrainingLoopOptions {
   // Synchronous modes: members of a round. An epoch's batches that fill no round
   // are not dealt; its tickets are numbered `batches_per_epoch` all the same.
   uint32_t round_members = 0;
+  // Rounds whose members may come and go: tickets say their rounds.
+  bool views = false;
   uint64_t batches_per_epoch = 1;
   // What becomes of gradients, through the same client; null: each is pushed.
   GradientUse* use = nullptr;
@@ -55,6 +58,10 @@ class TrainingLoop {
  private:
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   absl::Status Step(const Ticket& ticket);
+  // Where members may come and go: false where the ticket's round is over.
+  absl::StatusOr<bool> EnterRound(const Ticket& ticket);
+  // Before a polite leave: what compression has kept back goes to the servers.
+  absl::Status Fold();
   // Makes the step as slow as it should be; returns what it then has taken.
   double Pace(double compute_seconds) const;
   void SleepFor(absl::Duration time) const;
@@ -66,6 +73,8 @@ class TrainingLoop {
   Progress* const progress_;
   PushGradients push_;
   GradientUse* const use_;
+  std::optional<Ticket> last_;  // that was pushed
+  bool was_late_ = false;       // for some segment, in the last round
   absl::Time ratio_due_ = absl::InfinitePast();
 };
 

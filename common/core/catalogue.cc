@@ -37,7 +37,10 @@ constexpr RuleTraits kRules[] = {
      .lookahead = true,
      .state_fixed = 2,
      .state_per_worker = 1},
-    {.name = "adam", .moments = Setting::kOptional, .state_fixed = 2},
+    {.name = "adam",
+     .optional_rounds = true,
+     .moments = Setting::kOptional,
+     .state_fixed = 2},
     {.name = "smega2", .momentum = Setting::kRequired, .lookahead = true, .state_fixed = 2},
     {.name = "ormo_da", .momentum = Setting::kRequired, .state_fixed = 1},
     {.name = "yellow_fin", .lookahead = true, .state_fixed = 2, .state_bytes = 72 << 10},
@@ -46,9 +49,14 @@ constexpr RuleTraits kRules[] = {
      .lookahead = true,
      .state_fixed = 9,
      .state_per_worker = 1},
-    {.name = "easgd", .elastic = true},
-    {.name = "eamsgd", .elastic = true, .momentum = Setting::kRequired},
+    {.name = "easgd", .optional_rounds = true, .elastic = true},
+    {.name = "eamsgd", .optional_rounds = true, .elastic = true, .momentum = Setting::kRequired},
     {.name = "ssgd", .synchronous = true, .momentum = Setting::kOptional, .state_fixed = 1},
+    {.name = "apmsqueeze",
+     .synchronous = true,
+     .squeezes = true,
+     .moments = Setting::kOptional,
+     .state_fixed = 3},
 };
 
 constexpr CodecTraits kCodecs[] = {

@@ -16,13 +16,17 @@ enum class Setting : uint8_t { kUnused, kOptional, kRequired };
 struct RuleTraits {
   std::string_view name;
   bool synchronous = false;    // updates once a round, with the workers' mean
+  // Asynchronous, unless update.synchronous makes it rounds.
+  bool optional_rounds = false;
+  // Rounds are compressed both ways after a warm-up (JobSpec.apmsqueeze).
+  bool squeezes = false;
   // Workers step on parameters of their own and exchange differences to the center:
-  // local_steps, elasticity; update.synchronous makes it rounds.
+  // local_steps, elasticity.
   bool elastic = false;
   Setting momentum = Setting::kUnused;
   Setting weight_decay = Setting::kOptional;
   Setting delay_compensation = Setting::kUnused;  // dc_adaptive, dc_lambda, dc_decay
-  Setting moments = Setting::kUnused;             // beta1, beta2, epsilon
+  Setting moments = Setting::kUnused;  // beta1, beta2, epsilon, bias_correction
   Setting lag = Setting::kUnused;
   bool worker_half = false;    // momentum and weight decay live at the worker
   bool needs_held = false;     // needs all of x_i, not only a sample

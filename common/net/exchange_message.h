@@ -17,7 +17,7 @@
 
 namespace foreshard {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // ExchangeRequest or ExchangeReply: field 1 the header, field 15 the payload (left
 // out when there are no bytes). Slices are shared, not copied.

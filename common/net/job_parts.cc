@@ -18,7 +18,12 @@ namespace foreshard {
 bool IsSynchronous(const v1::JobSpec& job) {
   const RuleTraits* rule = FindRule(job.update().rule());
   return rule != nullptr &&
-         (rule->synchronous || (rule->elastic && job.update().synchronous()));
+         (rule->synchronous || (rule->optional_rounds && job.update().synchronous()));
+}
+
+bool HasViews(const v1::JobSpec& job) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  return IsSynchronous(job) && !rule->elastic;
 }
 
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {

@@ -23,6 +23,9 @@ namespace foreshard {
 
 // Whether the job updates once a round: its rule does always, or the job says so.
 bool IsSynchronous(const v1::JobSpec& job);
+// Whether members of its rounds may come and go: not with elastic averaging, whose workers
+// keep parameters of their own.
+bool HasViews(const v1::JobSpec& job);
 
 // Batches in one pass over the data; the last one may be short. At least 1.
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);

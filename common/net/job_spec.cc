@@ -141,7 +141,7 @@ void FillDefaults(v1::JobSpec* job) {
   if (training.micro_batches() == 0) training.set_micro_batches(1);
   if (training.max_workers() == 0) {
     const uint64_t slots =
-        IsSynchronous(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
+        IsSynchronous(*job) && !HasViews(*job) ? training.workers() : std::max<uint64_t>(2ull * training.workers(), 8);
     training.set_max_workers(std::min<uint64_t>(slots, std::numeric_limits<uint32_t>::max()));
   }
   if (training.statistics_interval_steps() == 0) training.set_statistics_interval_steps(10);
@@ -157,6 +157,7 @@ void FillDefaults(v1::JobSpec* job) {
     if (!update.has_beta1()) update.set_beta1(0.9f);
     if (!update.has_beta2()) update.set_beta2(0.999f);
     if (!update.has_epsilon()) update.set_epsilon(1e-8f);
+    if (!update.has_bias_correction()) update.set_bias_correction(false);
   }
   if (rule != nullptr && rule->lag != Setting::kUnused && update.lag().empty()) {
     update.set_lag("workers");
@@ -176,6 +177,14 @@ void FillDefaults(v1::JobSpec* job) {
   if (job->schedule().decay().empty()) job->mutable_schedule()->set_decay("constant");
 
   v1::CompressionSpec& compression = *job->mutable_compression();
+  if (rule != nullptr && rule->squeezes) {
+    v1::ApmSqueezeSpec& squeeze = *job->mutable_apmsqueeze();
+    if (squeeze.warmup_fraction() == 0 && squeeze.warmup_rounds() == 0) squeeze.set_warmup_fraction(0.15f);
+    if (squeeze.form().empty()) squeeze.set_form("momentum");
+    if (squeeze.variance_floor() == 0) squeeze.set_variance_floor(0.01f);
+    if (squeeze.fold_rounds() == 0) squeeze.set_fold_rounds(1000);
+    if (compression.push().empty()) compression.set_push("one_bit");
+  }
   if (compression.push().empty()) compression.set_push("none");
   if (compression.reply().empty()) compression.set_reply("none");
   if (compression.block_elements() == 0) compression.set_block_elements(kMaxBlockElements);

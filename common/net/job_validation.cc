@@ -204,6 +204,7 @@ void CheckRuleSettings(const v1::UpdateSpec& update, const RuleTraits& rule, Pro
   check(rule.moments, update.has_beta1(), "update.beta1");
   check(rule.moments, update.has_beta2(), "update.beta2");
   check(rule.moments, update.has_epsilon(), "update.epsilon");
+  check(rule.moments, update.has_bias_correction(), "update.bias_correction");
   check(rule.lag, !update.lag().empty(), "update.lag");
 
   const auto check_decay = [&](bool set, absl::string_view field, float value) {
@@ -229,16 +230,52 @@ void CheckRuleSettings(const v1::UpdateSpec& update, const RuleTraits& rule, Pro
   }
 }
 
+// The compressed phase: what only its rule has, and what does not go with it.
+void CheckSqueeze(const v1::JobSpec& job, const RuleTraits& rule, Problems* problems) {
+  if (!rule.squeezes) {
+    problems->CheckUnused(job.has_apmsqueeze(), "apmsqueeze",
+                          absl::StrCat("the rule ", Text(rule.name), " has no use for it"));
+    return;
+  }
+  const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
+  const float fraction = squeeze.warmup_fraction();
+  problems->CheckUnused(fraction != 0 && squeeze.warmup_rounds() != 0, "apmsqueeze.warmup_fraction",
+                        "apmsqueeze.warmup_rounds says the same in rounds");
+  if (!(fraction >= 0 && fraction < 1)) {
+    problems->Add("apmsqueeze.warmup_fraction", fraction, "make it above 0 and below 1");
+  } else if (const float epochs = fraction * static_cast<float>(job.training().epochs());
+             fraction > 0 && epochs < job.schedule().warmup_epochs()) {
+    problems->Add("apmsqueeze.warmup_fraction", fraction,
+                  absl::StrCat("would freeze the variance after ", epochs,
+                               " epochs, while the learning rate still rises (schedule.warmup_epochs is ",
+                               job.schedule().warmup_epochs(), "); raise it, or shorten that"));
+  }
+  if (squeeze.form() != "momentum" && squeeze.form() != "gradient") {
+    problems->Add("apmsqueeze.form", absl::StrCat("'", squeeze.form(), "'"),
+                  "choose one of: momentum, gradient");
+  }
+  if (!(squeeze.variance_floor() > 0 && squeeze.variance_floor() <= 1)) {
+    problems->Add("apmsqueeze.variance_floor", squeeze.variance_floor(), "make it above 0 and at most 1");
+  }
+  if (job.compression().reply() != "none") {
+    problems->Add("compression.reply", absl::StrCat("'", job.compression().reply(), "'"),
+                  absl::StrCat("the rule ", Text(rule.name),
+                               " answers with a round's result, encoded as compression.push says; say \"none\""));
+  }
+}
+
 // Elastic averaging: what only its rules have, and what does not go with it.
 void CheckElastic(const v1::JobSpec& job, const RuleTraits& rule, Problems* problems) {
   const v1::UpdateSpec& update = job.update();
+  if (!rule.optional_rounds) {
+    problems->CheckUnused(update.synchronous(), "update.synchronous",
+                          absl::StrCat("the rule ", Text(rule.name), " is always ",
+                                       rule.synchronous ? "synchronous" : "asynchronous"));
+  }
   if (!rule.elastic) {
     const std::string why = absl::StrCat("the rule ", Text(rule.name), " has no use for it");
     problems->CheckUnused(update.local_steps() != 0, "update.local_steps", why);
     problems->CheckUnused(update.has_elasticity(), "update.elasticity", why);
-    problems->CheckUnused(update.synchronous(), "update.synchronous",
-                          absl::StrCat("the rule ", Text(rule.name), " is always ",
-                                       rule.synchronous ? "synchronous" : "asynchronous"));
     return;
   }
   problems->CheckCount("update.local_steps", update.local_steps(), 1, kMaxLocalSteps);
@@ -280,6 +317,7 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
                  "0.0001", problems);
     CheckRuleSettings(update, *rule, problems);
     CheckElastic(job, *rule, problems);
+    CheckSqueeze(job, *rule, problems);
   }
   if (update.has_momentum() && !(update.momentum() >= 0 && update.momentum() < 1)) {
     problems->Add("update.momentum", update.momentum(), "make it at least 0 and below 1");
@@ -288,13 +326,13 @@ void CheckUpdate(const v1::JobSpec& job, Problems* problems) {
     problems->Add("update.weight_decay", update.weight_decay(), "make it at least 0");
   }
   const v1::TrainingSpec& training = job.training();
-  const bool synchronous = IsSynchronous(job);
-  if (synchronous && training.max_workers() != training.workers()) {
+  const bool fixed = IsSynchronous(job) && !HasViews(job);
+  if (fixed && training.max_workers() != training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
                   absl::StrCat("the synchronous ", update.rule(),
                                " has exactly training.workers (", training.workers(),
                                ") members; leave it out"));
-  } else if (!synchronous && training.max_workers() < training.workers()) {
+  } else if (!fixed && training.max_workers() < training.workers()) {
     problems->Add("training.max_workers", training.max_workers(),
                   absl::StrCat("is below training.workers (", training.workers(),
                                "); leave it out or raise it"));
@@ -314,6 +352,12 @@ void CheckBounds(const v1::JobSpec& job, Problems* problems) {
     problems->CheckCount("training.staleness_bound", training.staleness_bound(), 0,
                          kMaxStalenessBound);
   }
+  if (!(training.straggler_seconds() >= 0)) {
+    problems->Add("training.straggler_seconds", training.straggler_seconds(), "make it at least 0");
+  }
+  problems->CheckUnused(training.straggler_seconds() > 0 && !HasViews(job), "training.straggler_seconds",
+                        absl::StrCat("the rule ", job.update().rule(),
+                                     synchronous ? " needs every worker in every round" : " has no rounds"));
   if (!(ramp >= 0)) {
     problems->Add("schedule.ramp_epochs", ramp, "make it at least 0");
   } else if (ramp > static_cast<float>(training.epochs())) {

@@ -190,6 +190,12 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
   round_duration_seconds = make.MakeHistogram(
       "round_duration_seconds", "Synchronous rules: time from one closed round to the next.",
       kSecondsBounds);
+  round_absences = make.MakeCounter(
+      "round_absences_total", "Synchronous rules: members that a segment's round was closed without, "
+                              "after training.straggler_seconds.");
+  round = make.MakeGauge("round", "Synchronous rules: the open round of the shard's first segment.");
+  compressed_phase = make.MakeGauge(
+      "compressed_phase", "apmsqueeze: 1 once the variance is frozen and rounds are compressed.");
   inflight_bytes =
       make.MakeGauge("inflight_bytes", "Bytes of requests held in memory at this moment.");
 }

@@ -45,6 +45,8 @@ struct ServerMetrics {
   prometheus::Gauge *parameter_version, *learning_rate, *epoch;
   prometheus::Gauge *workers_training, *workers_left, *workers_expired;
   prometheus::Histogram* round_duration_seconds;
+  prometheus::Counter* round_absences;
+  prometheus::Gauge *round, *compressed_phase;
   prometheus::Gauge* inflight_bytes;
 };
 

@@ -32,6 +32,11 @@ CodecKey ReplyKey(uint64_t seed, uint32_t segment, uint32_t worker, uint64_t ver
   return key;
 }
 
+CodecKey ResultKey(uint64_t seed, uint32_t segment, uint64_t version) {
+  // No worker has this slot.
+  return ReplyKey(seed, segment, ~uint32_t{0}, version);
+}
+
 CodecKey BlockKey(const CodecKey& message, uint64_t offset) {
   return {.shared = RandomBits(message.shared, kBlockStream, offset),
           .own = RandomBits(message.own, kBlockStream, offset)};

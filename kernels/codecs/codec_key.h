@@ -32,6 +32,9 @@ CodecKey PushKey(uint64_t seed, uint32_t segment, const PushPlace& place);
 // The key of a reply: the parameters of this version, to this worker.
 CodecKey ReplyKey(uint64_t seed, uint32_t segment, uint32_t worker, uint64_t version);
 
+// The key of a round's result, which is the same for all workers: that of this version.
+CodecKey ResultKey(uint64_t seed, uint32_t segment, uint64_t version);
+
 // The key of the block that begins at this offset in the segment.
 CodecKey BlockKey(const CodecKey& message, uint64_t offset);
 

@@ -28,6 +28,7 @@ constexpr Entry kRules[] = {
     {"easgd", MakeEasgd},
     {"eamsgd", MakeEasgd},
     {"ssgd", MakeSsgd},
+    {"apmsqueeze", MakeApmSqueeze},
     {kStatisticsRule, MakeStatistics},
 };
 

@@ -46,6 +46,7 @@ std::unique_ptr<UpdateRule> MakeDanaRateAware(const RuleSettings&, uint64_t elem
                                               Loops loops);
 std::unique_ptr<UpdateRule> MakeEasgd(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeSsgd(const RuleSettings&, uint64_t elements, Loops loops);
+std::unique_ptr<UpdateRule> MakeApmSqueeze(const RuleSettings&, uint64_t elements, Loops loops);
 std::unique_ptr<UpdateRule> MakeStatistics(const RuleSettings&, uint64_t elements, Loops loops);
 
 }  // namespace foreshard

@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/core/block.h"
+#include "kernels/codecs/codec.h"
 
 namespace foreshard {
 
@@ -37,7 +39,10 @@ struct RuleSettings {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
+  bool bias_correction = false;  // adam, apmsqueeze
   bool measured_lag = false;  // lwp: else the number of joined workers less one
+  float variance_floor = 0.01f;     // apmsqueeze: see kernels/frozen_adam.h
+  bool compress_gradients = false;  // apmsqueeze: gradients, not momenta
 };
 
 // One push (or closed round) as the rule sees it.
@@ -68,6 +73,8 @@ class StateVisitor {
   virtual void VisitNumbers(std::string_view name, std::vector<double>& values) = 0;
 };
 
+class SqueezeRule;
+
 // Thread-compatible: the segment's mutex guards it.
 class UpdateRule {
  public:
@@ -90,6 +97,42 @@ class UpdateRule {
                      float* reply) const = 0;
 
   virtual void VisitState(StateVisitor& visitor) {}
+
+  // This rule, where it is one whose rounds can be compressed both ways.
+  virtual SqueezeRule* AsSqueeze() { return nullptr; }
+};
+
+// A rule with a second phase, in which workers push compressed contributions and all, the
+// server too, apply the same compressed result (APMSqueeze). In its first phase it is an
+// UpdateRule like any other. A closed round of the second:
+//
+//   rule->Begin(context);
+//   for (const Run& run : runs) {
+//     sum = the decoded contributions; rule->AddAbsent(run, sum) for each absent worker
+//     rule->Close(context, run, codec, key, sum / members, theta, result);
+//   }
+class SqueezeRule : public UpdateRule {
+ public:
+  SqueezeRule* AsSqueeze() final { return this; }
+
+  // From the first phase to the second, between two rounds.
+  virtual void Freeze(absl::Span<const Block> blocks) = 0;
+  // And back: what compression has kept back goes into the momentum.
+  virtual void Thaw() = 0;
+
+  // What an absent worker counts as.
+  virtual void AddAbsent(const Run& run, float* sum) const = 0;
+  // Encodes the mean (run.elements long) with the error of the rounds before to `result`,
+  // and takes it as everybody does. Codec and key are the block's.
+  virtual void Close(const UpdateContext& context, const Run& run, const Codec& codec,
+                     const CodecKey& key, const float* mean, float* theta, uint8_t* result) = 0;
+
+  // What a worker needs to follow: momentum, and denominator once frozen; as long as the
+  // segment.
+  virtual absl::Span<const float> momentum() const = 0;
+  virtual absl::Span<const float> denominator() const = 0;
+  // What compression has kept back at the server.
+  virtual absl::Span<const float> error() const = 0;
 };
 
 // State is allocated here, zeroed, for a segment of `elements`. nullptr when

@@ -95,8 +95,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, Rules,
     ::testing::Values(std::pair{"asgd", "none"}, std::pair{"nag_asgd", "fp16"},
                       std::pair{"multi_asgd", "bf16"}, std::pair{"dana_zero", "one_bit_mean"},
-                      std::pair{"dana_slim", "one_bit"}),
-    [](const auto& info) { return std::string(info.param.first); });
+                      std::pair{"dana_slim", "one_bit"}, std::pair{"dana_zero", "top_k"},
+                      std::pair{"asgd", "random_k"}, std::pair{"dana_slim", "quantized"}),
+    [](const auto& info) { return absl::StrCat(info.param.first, "_", info.param.second); });
 
 TEST(ClientServer, SynchronousWorkersHoldTheSameParameters) {
   const v1::JobSpec job = SyntheticJob({"update.rule=ssgd", "training.max_workers=3"});
@@ -128,6 +129,62 @@ TEST(ClientServer, SynchronousWorkersHoldTheSameParameters) {
               0);
   }
 }
+
+// Rounds with a codec: workers hold the same parameters, which are those of three encoders
+// and their mean, by hand.
+class CompressedRounds : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CompressedRounds, AreTheMeanOfWhatWasDecoded) {
+  const v1::JobSpec job =
+      SyntheticJob({"update.rule=ssgd", "training.max_workers=3", "schedule.learning_rate=0.1",
+                    "compression.fraction=0.125", absl::StrCat("compression.push=", GetParam()),
+                    GetParam() == std::string("quantized") ? "compression.fraction=" : "name=rounds"});
+  InProcessServers servers(job);
+  auto workers = RunJob(job, servers, 3);
+
+  GradientComputer computer(MakeGradientOptions(job), &workers[0]->model(), &workers[0]->data());
+  const Schema& schema = workers[0]->model().schema();
+  const auto options = MakeClientOptions(job, schema, workers[0]->data().examples(), {}).value();
+  const CodecSet codecs(MakeCodecSettings(job));
+  const Codec& codec = *codecs.Find(GetParam());
+  std::vector<PushEncoder> encoders;
+  encoders.reserve(3);
+  for (int w = 0; w < 3; ++w) encoders.emplace_back(MakeEncoderOptions(options));
+  std::vector<float> theta(schema.elements()), decoded(schema.elements());
+  workers[0]->model().InitialValues(job.seed(), theta.data());
+  OpenGate gate;
+  for (uint64_t round = 0; round < 40; ++round) {
+    std::vector<double> mean(theta.size());
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      ASSERT_TRUE(computer.Compute(3 * round + rank, theta.data(), gate).ok());
+      const PushPlace place = {.worker = rank, .sequence = round + 1, .round = round};
+      for (const SegmentPlan& plan : options.plan.segments()) {
+        std::vector<uint8_t> bytes(encoders[rank].EncodedBytes(plan));
+        encoders[rank].Encode(plan, place, computer.gradient() + plan.begin, bytes.data());
+        DecodeSegment(codec, plan.blocks, bytes.data(), PushKey(job.seed(), plan.id, place),
+                      decoded.data() + plan.begin);
+      }
+      for (size_t k = 0; k < theta.size(); ++k) mean[k] += decoded[k] / 3.0;
+    }
+    for (size_t k = 0; k < theta.size(); ++k) theta[k] -= static_cast<float>(0.1 * mean[k]);
+  }
+  double difference = 0, size = 0;
+  for (size_t k = 0; k < theta.size(); ++k) {
+    difference += std::pow(theta[k] - workers[0]->client().parameters()[k], 2);
+    size += std::pow(theta[k], 2);
+  }
+  EXPECT_LT(std::sqrt(difference / size), 1e-4);
+  for (auto& worker : workers) {
+    EXPECT_EQ(std::memcmp(worker->client().parameters(), workers[0]->client().parameters(),
+                          theta.size() * sizeof(float)),
+              0);
+    const Traffic traffic = worker->client().traffic();
+    EXPECT_LT(traffic.push_bytes, traffic.push_uncompressed_bytes / 4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CompressedRounds, ::testing::Values("random_k", "top_k", "quantized"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(ClientServer, ALostWorkersBatchesAreDealtAgain) {
   const v1::JobSpec job = SyntheticJob({"timeouts.lease_seconds=0.5", "training.max_workers=4"});

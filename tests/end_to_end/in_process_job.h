@@ -73,7 +73,7 @@ class InProcessWorker {
     client_options_ = *options;
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
-                              .watch_repairs = RepairsSteps(*options),
+                              .watch = RepairsSteps(*options) || HasViews(job_),
                               .staleness_bound = job_.training().has_staleness_bound(),
                               .stop = &stop_};
     lead.registration = MakeRegistration(options->hello, "in-process", "cpu");
@@ -117,8 +117,14 @@ class InProcessWorker {
     options.use = use_.get();
     options.stop = &stop_;
     options.fenced = [this] { return heartbeat_->status(); };
+    options.views = HasViews(job_);
+    if (options.views) {
+      lead_->BringViews([this](const v1::View& view) { return client_->ChangeView(view); });
+    }
     TrainingLoop loop(options, computer_.get(), client_.get(), lead_.get(), &progress_);
-    return loop.Run();
+    const absl::Status trained = loop.Run();
+    lead_->BringViews(nullptr);
+    return trained;
   }
 
   void Leave() {

@@ -461,10 +461,11 @@ TEST_F(RunTest, StopFromOutsideEndsTheRun) {
 
 // Every rule and every codec, end to end.
 struct RuleAndSettings {
+  std::string name;
   std::string rule;
   std::vector<std::string> settings;
 };
-void PrintTo(const RuleAndSettings& run, std::ostream* out) { *out << run.rule; }
+void PrintTo(const RuleAndSettings& run, std::ostream* out) { *out << run.name; }
 
 class RuleAndCodecTest : public RunTest, public ::testing::WithParamInterface<RuleAndSettings> {};
 
@@ -485,14 +486,25 @@ TEST_P(RuleAndCodecTest, Trains) {
 INSTANTIATE_TEST_SUITE_P(
     All, RuleAndCodecTest,
     ::testing::Values(
-        RuleAndSettings{"asgd",
+        RuleAndSettings{"asgd", "asgd",
                         {"update.momentum=", "compression.push=none", "schedule.learning_rate=0.1"}},
-        RuleAndSettings{"nag_asgd", {"compression.push=fp16"}},
-        RuleAndSettings{"multi_asgd", {"compression.push=bf16", "compression.reply=bf16"}},
-        RuleAndSettings{"dana_zero", {"compression.push=one_bit", "compression.reply=fp16"}},
-        RuleAndSettings{"dana_slim", {"compression.push=one_bit_mean"}},
-        RuleAndSettings{"ssgd", {"compression.push=none", "training.max_workers=2"}}),
-    [](const auto& info) { return info.param.rule; });
+        RuleAndSettings{"nag_asgd", "nag_asgd", {"compression.push=fp16"}},
+        RuleAndSettings{"multi_asgd", "multi_asgd", {"compression.push=bf16", "compression.reply=bf16"}},
+        RuleAndSettings{"dana_zero", "dana_zero", {"compression.push=one_bit", "compression.reply=fp16"}},
+        RuleAndSettings{"dana_slim", "dana_slim", {"compression.push=one_bit_mean"}},
+        RuleAndSettings{"ssgd", "ssgd", {"compression.push=none", "training.max_workers=2"}},
+        RuleAndSettings{"top_k", "dana_slim", {"compression.push=top_k"}},
+        RuleAndSettings{"quantized", "dana_zero",
+                        {"compression.push=quantized", "compression.full_precision=*bias"}},
+        RuleAndSettings{"two_bits", "dana_slim",
+                        {"compression.push=quantized", "compression.bits=2",
+                         "compression.block_elements=256"}},
+        RuleAndSettings{"random_k", "dana_zero",
+                        {"compression.push=random_k", "compression.fraction=0.125"}},
+        RuleAndSettings{"random_k_in_rounds", "ssgd",
+                        {"compression.push=random_k", "compression.fraction=0.125",
+                         "compression.full_precision_below=100", "training.max_workers=2"}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace foreshard

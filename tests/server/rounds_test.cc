@@ -52,6 +52,38 @@ class Rounds : public ::testing::Test {
     EXPECT_THAT(servers->Status().waiting_for(), HasSubstr(text));
   }
 
+  static v1::JobSpec FixedJob() {
+    return SynchronousJob({"update.rule=easgd", "update.synchronous=true", "update.momentum=",
+                           "update.local_steps=1", "timeouts.lease_seconds=0.3"});
+  }
+
+  void Leave(uint32_t worker) {
+    grpc::ClientContext context;
+    v1::HeartbeatRequest leaving;
+    leaving.set_worker(worker);
+    leaving.set_incarnation(5);
+    leaving.set_leaving(true);
+    v1::HeartbeatReply reply;
+    ASSERT_TRUE(
+        v1::ParameterServer::NewStub(servers->channels[0])->Heartbeat(&context, leaving, &reply).ok());
+  }
+
+  absl::Status ChangeView(uint64_t number, const std::vector<Member>& members) {
+    v1::View view;
+    *view.mutable_contract() = servers->contract;
+    view.set_number(number);
+    for (const Member& member : members) {
+      v1::ViewMember& listed = *view.add_members();
+      listed.set_worker(member.worker);
+      listed.set_incarnation(member.incarnation);
+      listed.set_first_round(member.first_round);
+    }
+    grpc::ClientContext context;
+    v1::ViewReply reply;
+    return FromGrpc(
+        v1::ParameterServer::NewStub(servers->channels[0])->ChangeView(&context, view, &reply));
+  }
+
   std::unique_ptr<TestServers> servers;
   std::unique_ptr<TestWorker> first, second;
 };
@@ -155,8 +187,9 @@ TEST_F(Rounds, ShutdownAnswersThoseWhoWait) {
       << fetched.status;
 }
 
+// Elastic averaging has fixed members.
 TEST_F(Rounds, ALostMemberEndsTheJobByName) {
-  Begin(SynchronousJob({"timeouts.lease_seconds=0.3"}));
+  Begin(FixedJob());
   PushRound(*first, 0, 1);
   // Only the first stays alive.
   Answer fetched;
@@ -171,24 +204,99 @@ TEST_F(Rounds, ALostMemberEndsTheJobByName) {
   EXPECT_THAT(status.finish_reason(), HasSubstr("worker 1 ('w1') was lost"));
 }
 
-TEST_F(Rounds, AMemberThatLeavesEndsTheJobByName) {
-  Begin(SynchronousJob({"timeouts.lease_seconds=0.3"}));
+TEST_F(Rounds, AFixedMemberThatLeavesEndsTheJobByName) {
+  Begin(FixedJob());
   PushRound(*first, 0, 1);
-  grpc::ClientContext context;
-  v1::HeartbeatRequest leaving;
-  leaving.set_worker(1);
-  leaving.set_incarnation(5);
-  leaving.set_leaving(true);
-  v1::HeartbeatReply reply;
-  ASSERT_TRUE(v1::ParameterServer::NewStub(servers->channels[0])
-                  ->Heartbeat(&context, leaving, &reply)
-                  .ok());
+  Leave(1);
   Answer fetched;
   do {
     fetched = FetchRound(*first, 0, 0.2);
   } while (fetched.status.code() == Code::kDeadlineExceeded);
   EXPECT_EQ(fetched.status.code(), Code::kInternal) << fetched.status;
   EXPECT_THAT(std::string(fetched.status.message()), HasSubstr("worker 1 ('w1') has left"));
+}
+
+TEST_F(Rounds, GoOnWithoutAMemberThatLeaves) {
+  Begin(SynchronousJob({"update.momentum="}));
+  PushRound(*first, 0, 1);
+  Answer fetched;
+  std::thread waiting([&] { fetched = FetchRound(*first, 0); });
+  AwaitWaiting("pushes of workers 1");
+  Leave(1);
+  waiting.join();
+  ASSERT_TRUE(fetched.status.ok()) << fetched.status;
+  EXPECT_NEAR(fetched.values[0], -0.01, 1e-6);  // the mean is of those that are there
+}
+
+TEST_F(Rounds, AViewReleasesThoseWhoWaitForTheDead) {
+  Begin(SynchronousJob({"update.momentum="}));
+  PushRound(*first, 0, 1);
+  Answer fetched;
+  std::thread waiting([&] { fetched = FetchRound(*first, 0); });
+  AwaitWaiting("pushes of workers 1");
+  const absl::Status changed = ChangeView(1, {{.worker = 0, .incarnation = 5}});
+  waiting.join();
+  EXPECT_TRUE(changed.ok()) << changed;
+  ASSERT_TRUE(fetched.status.ok()) << fetched.status;
+  EXPECT_EQ(fetched.header.members(), 1);
+  EXPECT_EQ(fetched.header.round(), 1);
+  EXPECT_TRUE(ChangeView(1, {{.worker = 0, .incarnation = 5}}).ok());  // known already
+  // The dead one was only slow: its push comes too late, and is answered with what there is.
+  const Answer late = PushRound(*second, 0, 3);
+  ASSERT_TRUE(late.status.ok()) << late.status;
+  EXPECT_EQ(late.header.result(), v1::ReplyHeader::LATE);
+  EXPECT_NEAR(late.values[0], -0.01, 1e-6);
+  // And it comes back.
+  EXPECT_TRUE(ChangeView(2, {{.worker = 0, .incarnation = 5},
+                             {.worker = 1, .incarnation = 5, .first_round = 2}}).ok());
+  PushRound(*first, 1, 1);
+  EXPECT_EQ(FetchRound(*first, 1).header.members(), 2);
+  EXPECT_EQ(PushRound(*second, 2, 1).header.result(), v1::ReplyHeader::PENDING);
+}
+
+TEST_F(Rounds, ViewsThatCannotBeAreRefused) {
+  Begin(SynchronousJob());
+  EXPECT_THAT(std::string(ChangeView(1, {{.worker = 99}}).message()), HasSubstr("beyond the job's"));
+  servers->contract.set_job(servers->contract.job() + 1);
+  EXPECT_EQ(ChangeView(1, {}).code(), Code::kFailedPrecondition);
+}
+
+TEST_F(Rounds, ViewsAreRefusedWhereMembersAreFixed) {
+  Begin(FixedJob());
+  EXPECT_THAT(std::string(ChangeView(1, {}).message()), HasSubstr("fixed members"));
+}
+
+TEST_F(Rounds, GoOnWithoutAStraggler) {
+  Begin(SynchronousJob({"update.momentum=", "training.straggler_seconds=0.2"}));
+  PushRound(*first, 0, 1);
+  const Answer fetched = FetchRound(*first, 0);
+  ASSERT_TRUE(fetched.status.ok()) << fetched.status;
+  EXPECT_NEAR(fetched.values[0], -0.01, 1e-6);
+  EXPECT_EQ(fetched.header.members(), 2);  // it is a member all the same
+  const Answer late = PushRound(*second, 0, 3);
+  EXPECT_EQ(late.header.result(), v1::ReplyHeader::LATE);
+  EXPECT_EQ(late.header.round(), 1);
+  // In the next round it is in time.
+  EXPECT_EQ(PushRound(*second, 1, 1).header.result(), v1::ReplyHeader::PENDING);
+  PushRound(*first, 1, 3);
+  EXPECT_NEAR(FetchRound(*first, 1).values[0], -0.03, 1e-6);
+}
+
+// A worker that has fallen behind says so, and nobody waits for it.
+TEST_F(Rounds, AFetchCanSayThatItsWorkerIsAbsent) {
+  Begin(SynchronousJob({"update.momentum="}));
+  v1::ExchangeHeader header = second->Header(v1::ExchangeHeader::FETCH, 0);
+  header.set_round(1);
+  header.set_absent(true);
+  EXPECT_EQ(second->Send(header).status.code(), Code::kFailedPrecondition);  // round 0 is open
+  header.set_round(0);
+  Answer caught_up;
+  std::thread waiting([&] { caught_up = second->Send(header, "", true, 30); });
+  PushRound(*first, 0, 1);
+  waiting.join();
+  ASSERT_TRUE(caught_up.status.ok()) << caught_up.status;
+  EXPECT_EQ(caught_up.header.round(), 1);
+  EXPECT_NEAR(caught_up.values[0], -0.01, 1e-6);
 }
 
 }  // namespace

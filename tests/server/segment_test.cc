@@ -344,18 +344,11 @@ TEST(Segment, AnAbsentMemberIsLeftOutOfTheMean) {
   EXPECT_THAT(std::string(harness.status.message()), HasSubstr("round 2 is still open"));
 }
 
-TEST(Segment, PhaseFoldAndSnapshotAreState) {
+TEST(Segment, ASnapshotChangesNothing) {
   SegmentHarness harness(MakeSegmentOptions("asgd", kElements, 1), 1);
-  harness.Send({.kind = EventKind::kPhaseChange, .argument = 2}, {});
-  EXPECT_EQ(harness.segment->phase(), 2u);
   const std::string before = harness.segment->Save();
   harness.Send({.kind = EventKind::kSnapshot}, {});
   EXPECT_EQ(harness.segment->Save(), before);
-  harness.Send({.kind = EventKind::kFold}, Ones(kElements));
-  EXPECT_NE(harness.segment->Save(), before);
-  const auto copy = Segment::Create(harness.options).value();
-  ASSERT_TRUE(copy->Load(harness.segment->Save()).ok());
-  EXPECT_EQ(copy->Save(), harness.segment->Save());
 }
 
 // Random lives under every rule: replaying the records gives the same bits, and so
@@ -374,7 +367,8 @@ TEST(Segment, ReplayAndRestoreAreBitExactForEveryRule) {
     for (uint64_t step = 0; step < 400; ++step) {
       const auto w = static_cast<uint32_t>(RandomBits(11, 0, step) % harness.workers.size());
       const uint64_t choice = RandomBits(11, 1, step) % 20;
-      const auto codec = static_cast<CodecId>(RandomBits(11, 2, step) % 5);
+      // Before its freeze apmsqueeze takes full precision only; segment_squeeze_test.cc has the rest.
+      const auto codec = static_cast<CodecId>(traits.squeezes ? 0 : RandomBits(11, 2, step) % 8);
       const auto reply_codec = static_cast<CodecId>(RandomBits(11, 3, step) % 3);
       if (step == 200) {
         saved = harness.segment->Save();

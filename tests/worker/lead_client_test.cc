@@ -178,7 +178,7 @@ TEST(LeadClient, AWaitForATicketEndsWhereMomentumIsWanted) {
 TEST(LeadClient, WatchesForRepairsDuringALongBatch) {
   FakeShard server(SmallPlan(), {.tickets = 1'000'000});
   std::atomic<bool> stop{false};
-  auto lead = LeadClient::Register({.address = server.address(), .watch_repairs = true, .stop = &stop});
+  auto lead = LeadClient::Register({.address = server.address(), .watch = true, .stop = &stop});
   ASSERT_TRUE(lead.ok()) << lead.status();
   ASSERT_TRUE((*lead)->NextTicket().ok());
   server.set_repair_ticket(10);

@@ -149,7 +149,7 @@ absl::Status Replay::Index(const std::vector<Event>& arrivals, uint32_t shard) {
                        event.segment, " is not of this shard: arrivals of another job or shard?"));
     }
     queues_[event.segment].events.push_back(&event);
-    if (event.kind == EventKind::kFold || event.kind == EventKind::kPhaseChange) {
+    if (event.kind == EventKind::kViewChange || event.kind == EventKind::kPhaseChange) {
       return absl::UnimplementedError(absl::StrCat(
           "replay: shard ", shard, ", event ", event.number, ": ",
           std::string(ToString(event.kind)), " carries what arrivals do not keep"));

@@ -80,7 +80,7 @@ void ReplayWorker::MakePayloads(uint64_t ticket, const PushPlace& place, bool fi
       float* gradient = computer.gradient() + segment.begin;
       encoder.Transform(segment, ticket, clock[segment.id], parameters.data() + segment.begin,
                         gradient);
-      if (!encoder.plain()) {
+      if (!encoder.plain(segment)) {
         out.resize(encoder.EncodedBytes(segment));
         encoder.Encode(segment, place, gradient, out.data());
         continue;

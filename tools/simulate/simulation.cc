@@ -99,6 +99,7 @@ class Simulation {
     std::vector<uint8_t> payload;
     Outcome outcome;
     CodecId codec = CodecId::kNone;
+    uint32_t parts = 0;
   };
 
   bool IsTrainable(uint32_t segment) const {
@@ -137,7 +138,7 @@ class Simulation {
   absl::Status Answer(uint32_t worker, uint32_t segment, const Outcome& outcome,
                       const Reply& reply, double now);
   absl::Status TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome,
-                         ByteSpan payload, CodecId codec);
+                         ByteSpan payload, CodecId codec, uint32_t parts);
   absl::Status Acknowledge(uint32_t worker, double now);
   absl::Status Evaluate(double now);
   std::vector<float> Master() const;
@@ -275,7 +276,8 @@ absl::Status Simulation::Run() {
       case What::kReplied: {
         const Message message = Take(due.message);
         status = TakeReply(due.worker, due.segment, message.outcome,
-                           ByteSpan(message.payload.data(), message.payload.size()), message.codec);
+                           ByteSpan(message.payload.data(), message.payload.size()), message.codec,
+                           message.parts);
         if (status.ok() && --workers_[due.worker].replies_left == 0) {
           status = Acknowledge(due.worker, due.time);
         }
@@ -354,11 +356,11 @@ absl::Status Simulation::RepairSegments(uint32_t k, uint64_t step, bool with_sha
     const Outcome outcome = segments_[s]->Apply(event, &reply);
     if (with_share) {
       worker.encoder.NoteRepaired(plan, step);
-    } else if (const absl::Status status = TakeReply(
-                   k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
-               !status.ok()) {
-      return status;
+      continue;
     }
+    const absl::Status taken =
+        TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec, reply.parts);
+    if (!taken.ok()) return taken;
   }
   return absl::OkStatus();
 }
@@ -398,10 +400,10 @@ absl::Status Simulation::Read(uint32_t k, uint32_t s) {
   Event event = ReadEvent(k, s);
   // Statistics segments have no member bound; rounds have slots of members only.
   if (const absl::Status status = segments_[s]->Admit(&event); !status.ok()) return status;
-  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  reply_.resize(segments_[s]->max_reply_bytes());
   Reply reply = {.data = reply_.data()};
   const Outcome outcome = segments_[s]->Apply(event, &reply);
-  return TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec);
+  return TakeReply(k, s, outcome, ByteSpan(reply.data, reply.bytes), reply.codec, reply.parts);
 }
 
 absl::Status Simulation::Compute(uint32_t k, double now) {
@@ -475,8 +477,8 @@ absl::Status Simulation::Push(uint32_t k, uint64_t ticket, uint64_t round, bool 
       float* gradient = pushed + plan.begin;
       worker.encoder.Transform(plan, ticket, worker.clock[s],
                                worker.parameters.data() + plan.begin, gradient);
-      event.codec = static_cast<uint8_t>(worker.encoder.codec().id());
-      if (worker.encoder.plain()) {
+      event.codec = static_cast<uint8_t>(worker.encoder.codec(plan).id());
+      if (worker.encoder.plain(plan)) {
         payload = {reinterpret_cast<const uint8_t*>(gradient), plan.elements * sizeof(float)};
       } else {
         payload_.resize(worker.encoder.EncodedBytes(plan));
@@ -593,9 +595,10 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
   const Event closed = {
       .kind = EventKind::kRoundClosed, .segment = s, .argument = segment.open_round()};
   Outcome outcome = segment.Apply(closed, nullptr);
-  reply_.resize(plan_.segments()[s].elements * sizeof(float));
+  reply_.resize(segment.max_reply_bytes());
   for (uint32_t k = 0; k < workers_.size(); ++k) {
     Event read = ReadEvent(k, s);
+    read.argument = static_cast<uint64_t>(ReadMode::kRound);
     if (const absl::Status status = segment.Admit(&read); !status.ok()) return status;
     Reply reply = {.data = reply_.data()};
     outcome = segment.Apply(read, &reply);
@@ -610,25 +613,37 @@ absl::Status Simulation::Answer(uint32_t k, uint32_t s, const Outcome& outcome, 
   if (IsTrainable(s)) result_.pull_bytes += reply.bytes;
   const ByteSpan payload(reply.data, reply.bytes);
   if (!network_->costs()) {
-    const absl::Status status = TakeReply(k, s, outcome, payload, reply.codec);
-    return status.ok() && --worker.replies_left == 0 ? Acknowledge(k, now) : status;
+    const absl::Status taken = TakeReply(k, s, outcome, payload, reply.codec, reply.parts);
+    return taken.ok() && --worker.replies_left == 0 ? Acknowledge(k, now) : taken;
   }
   const double arrived = network_->ToWorker(k, plan_.segments()[s].shard, reply.bytes, now);
   Schedule(arrived, k, What::kReplied, s,
-           Keep({.outcome = outcome, .codec = reply.codec}, payload));
+           Keep({.outcome = outcome, .codec = reply.codec, .parts = reply.parts}, payload));
   return absl::OkStatus();
 }
 
 absl::Status Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcome, ByteSpan payload,
-                                   CodecId codec) {
+                                   CodecId codec, uint32_t parts) {
   VirtualWorker& worker = workers_[k];
   worker.held_version[s] = outcome.version;
   worker.clock[s] = outcome.clock;
   const SegmentPlan& plan = plan_.segments()[s];
   float* values = worker.parameters.data() + plan.begin;
   if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return absl::OkStatus();
-  return reader_.Read(plan, *codecs_.Find(codec), ReplyKey(job_.seed(), s, k, outcome.version),
-                      {.pieces = {&payload, 1}, .bytes = payload.size()}, values);
+  const Payload whole = {.pieces = {&payload, 1}, .bytes = payload.size()};
+  if (worker.encoder.squeezes() && IsTrainable(s)) {
+    return worker.encoder.TakeReply(plan,
+                                    {.parts = parts,
+                                     .version = outcome.version,
+                                     .round = outcome.round,
+                                     .members = outcome.members,
+                                     .frozen = outcome.phase == Phase::kFrozen,
+                                     .fold = outcome.fold,
+                                     .eta = outcome.eta},
+                                    whole, {}, {}, values);
+  }
+  return reader_.Read(plan, *codecs_.Find(codec), ReplyKey(job_.seed(), s, k, outcome.version), whole,
+                      values);
 }
 
 // Every segment has answered: the batch is done.

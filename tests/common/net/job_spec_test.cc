@@ -54,7 +54,7 @@ TEST(JobSpec, FillsDefaultsIn) {
   EXPECT_FLOAT_EQ(job.timeouts().lease_seconds(), 15);
   EXPECT_FLOAT_EQ(job.timeouts().connect_seconds(), 60);
   EXPECT_EQ(DefaultJob({"training.workers=6"}).training().max_workers(), 12);
-  EXPECT_EQ(DefaultJob({"update.rule=ssgd"}).training().max_workers(), 4);
+  EXPECT_EQ(DefaultJob({"update.rule=ssgd"}).training().max_workers(), 8);
 }
 
 TEST(JobSpec, FillsInWhatTheRuleHasDefaultsFor) {
@@ -276,7 +276,21 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"delay_worker_momentum", {"update.delay_threshold=2"}, "update.delay_threshold: set: the rule dana_slim keeps momentum at the worker, which holds a discarded gradient already; choose another rule"},
         BadCase{"delay_elastic", {"update.rule=eamsgd", "compression.push=none", "update.delay_threshold=2"}, "update.delay_threshold: set: a worker of eamsgd has moved by the difference already that would be discarded; take it out"},
         BadCase{"delay_too_long", {"update.rule=dana_zero", "update.delay_threshold=2000000"}, "update.delay_threshold: 2000000: give a whole number from 0 to 1048576"},
-        BadCase{"members", {"update.rule=ssgd", "training.max_workers=6"}, "exactly training.workers"},
+        BadCase{"members", {"update.rule=ssgd", "training.max_workers=3"}, "is below training.workers (4)"},
+        BadCase{"straggler", {"training.straggler_seconds=-1"}, "training.straggler_seconds: -1: make it at least 0"},
+        BadCase{"straggler_without_rounds", {"training.straggler_seconds=1"},
+                "training.straggler_seconds: set: the rule dana_slim has no rounds"},
+        BadCase{"straggler_of_elastic", {"update.rule=eamsgd", "compression.push=none", "update.synchronous=true", "training.straggler_seconds=1"},
+                "the rule eamsgd needs every worker in every round"},
+        BadCase{"squeeze_elsewhere", {"apmsqueeze.fold_rounds=5"}, "apmsqueeze: set: the rule dana_slim has no use for it"},
+        BadCase{"squeeze_both_warmups", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.warmup_rounds=5", "apmsqueeze.warmup_fraction=0.2"},
+                "apmsqueeze.warmup_rounds says the same in rounds"},
+        BadCase{"squeeze_fraction", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.warmup_fraction=1"}, "apmsqueeze.warmup_fraction: 1: make it above 0 and below 1"},
+        BadCase{"squeeze_too_early", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.warmup_fraction=0.01", "schedule.warmup_epochs=1"},
+                "while the learning rate still rises"},
+        BadCase{"squeeze_form", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.form=weights"}, "choose one of: momentum, gradient"},
+        BadCase{"squeeze_floor", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.variance_floor=2"}, "apmsqueeze.variance_floor: 2"},
+        BadCase{"squeeze_reply", {"update.rule=apmsqueeze", "update.momentum=", "compression.reply=fp16"}, "answers with a round's result"},
         BadCase{"rate", {"schedule.learning_rate=0"}, "schedule.learning_rate: 0"},
         BadCase{"warmup", {"schedule.warmup_epochs=50"}, "longer than the run"},
         BadCase{"decay_kind", {"schedule.decay=linear"}, "constant, step, cosine"},

@@ -116,7 +116,11 @@ class ReplayArrivalsTest : public ::testing::Test {
 TEST_F(ReplayArrivalsTest, IsTheSimulationWithTheSameOrder) {
   for (const std::vector<std::string>& overrides :
        {std::vector<std::string>{}, {"update.rule=dana_slim", "compression.push=one_bit"},
-        {"update.rule=gap_aware", "compression.reply=fp16"}}) {
+        {"update.rule=gap_aware", "compression.reply=fp16"},
+        {"compression.push=top_k"},
+        {"compression.push=random_k", "compression.fraction=0.1"},
+        {"compression.push=quantized", "compression.full_precision=*"},
+        {"compression.push=quantized", "compression.bits=2"}}) {
     SCOPED_TRACE(absl::StrJoin(overrides, " "));
     const auto replayed = Replay(InTurn(), overrides);
     ASSERT_TRUE(replayed.ok()) << replayed.status();
@@ -288,10 +292,10 @@ TEST_F(ReplayArrivalsTest, ContradictionsAreNamed) {
 
 TEST_F(ReplayArrivalsTest, WhatCannotBeComputedAnewIsRefused) {
   std::vector<std::vector<Event>> arrivals = InTurn();
-  arrivals[0].push_back({.kind = EventKind::kFold, .segment = 0});
-  const auto fold = Replay(arrivals);
-  EXPECT_TRUE(absl::IsUnimplemented(fold.status())) << fold.status();
-  EXPECT_THAT(std::string(fold.status().message()), HasSubstr("fold carries"));
+  arrivals[0].push_back({.kind = EventKind::kViewChange, .segment = 0});
+  const auto view = Replay(arrivals);
+  EXPECT_TRUE(absl::IsUnimplemented(view.status())) << view.status();
+  EXPECT_THAT(std::string(view.status().message()), HasSubstr("view_change carries"));
   const auto elastic =
       Replay(InTurn(), {"update.rule=easgd", "update.momentum=", "update.local_steps=4"});
   EXPECT_TRUE(absl::IsUnimplemented(elastic.status())) << elastic.status();

@@ -1,0 +1,132 @@
+// Rounds whose members come and go, with real daemons: workers are killed, stopped, slow, and
+// others join, while a synchronous job goes on to its end.
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/end_to_end/in_process_job.h"
+#include "tests/end_to_end/job_folder.h"
+
+namespace foreshard {
+namespace {
+
+class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  static constexpr uint64_t kExamples = 3000;
+
+  std::unique_ptr<Fleet> Servers(const std::string& job) {
+    std::unique_ptr<Fleet> fleet = MakeFleet(job);
+    for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_TRUE(fleet->StartServer(shard).ok());
+    const absl::Status up = fleet->WaitForServers(kPatience);
+    EXPECT_TRUE(up.ok()) << up;
+    return fleet;
+  }
+  std::string Job(std::vector<std::string> overrides = {}) {
+    std::vector<std::string> all = {absl::StrCat("update.rule=", GetParam()), "update.momentum=",
+                                    "compression.push=", "training.workers=3", "timeouts.lease_seconds=2",
+                                    "schedule.learning_rate=0.001"};
+    if (std::string(GetParam()) == "adam") all.push_back("update.synchronous=true");
+    if (std::string(GetParam()) == "apmsqueeze") all.push_back("apmsqueeze.warmup_rounds=20");
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return WriteSyntheticJob(8192, kExamples, all);
+  }
+  // The job has come to its end; what the lead says then.
+  v1::StatusReply ExpectFinished(Fleet& fleet, uint64_t examples = kExamples) {
+    EXPECT_TRUE(fleet.WaitForExits(Role::kWorker, kPatience)) << LogOf(fleet, "server-0");
+    std::vector<v1::StatusReply> statuses;
+    EXPECT_TRUE(WaitUntil([&] { return (statuses = Statuses(fleet)).size() == 2; }));
+    if (statuses.size() != 2) return {};
+    EXPECT_EQ(statuses[0].finish_reason(), "all 1 epochs are complete");
+    EXPECT_GE(statuses[0].completed_tickets(), examples - 8);
+    // Every segment has gone through the same rounds.
+    uint64_t version = 0;
+    for (const v1::StatusReply& status : statuses) {
+      for (const auto& segment : status.segments()) {
+        if (version == 0) version = segment.version();
+        EXPECT_EQ(segment.version(), version);
+      }
+    }
+    return statuses[0];
+  }
+};
+
+TEST_P(ViewsTest, AKilledMemberIsLeftOutAndItsBatchesAreDealtAgain) {
+  std::unique_ptr<Fleet> fleet = Servers(Job());
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 150; })) << LogOf(*fleet, "worker-0");
+  fleet->Find("worker-1")->process->Signal(SIGKILL);
+  EXPECT_GT(ExpectFinished(*fleet).redealt_tickets(), 0u);
+}
+
+TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
+  std::unique_ptr<Fleet> fleet = Servers(Job());
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 150; })) << LogOf(*fleet, "worker-0");
+  ASSERT_TRUE(fleet->StartWorker(3, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] {
+    const std::vector<v1::StatusReply> statuses = Statuses(*fleet);
+    if (statuses.empty()) return false;
+    for (const v1::WorkerStatus& worker : statuses[0].workers()) {
+      if (worker.worker() == 3 && worker.examples() > 5) return true;
+    }
+    return statuses[0].finished();
+  })) << LogOf(*fleet, "worker-3");
+  fleet->Find("worker-0")->process->Signal(SIGTERM);
+  const std::optional<ProcessExit> exit = fleet->Find("worker-0")->process->Wait(kPatience);
+  ASSERT_TRUE(exit.has_value()) << LogOf(*fleet, "worker-0");
+  EXPECT_TRUE(exit->ok()) << exit->Describe() << LogOf(*fleet, "worker-0");
+  ExpectFinished(*fleet);
+}
+
+// Paused beyond its lease, it is given up; let go, it takes part again.
+TEST_P(ViewsTest, APausedMemberComesBack) {
+  std::unique_ptr<Fleet> fleet = Servers(Job({"timeouts.lease_seconds=1"}));
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 150; })) << LogOf(*fleet, "worker-0");
+  fleet->Find("worker-2")->process->Signal(SIGSTOP);
+  const uint64_t before = Completed(*fleet);
+  EXPECT_TRUE(WaitUntil([&] { return Completed(*fleet) > before + 60; })) << LogOf(*fleet, "worker-0");
+  fleet->Find("worker-2")->process->Signal(SIGCONT);
+  ExpectFinished(*fleet);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, ViewsTest, ::testing::Values("ssgd", "adam", "apmsqueeze"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// A member that is much slower than the bound is gone on without, and catches up.
+class StragglerTest : public ViewsTest {};
+
+TEST_P(StragglerTest, IsNotWaitedFor) {
+  std::unique_ptr<Fleet> fleet = Servers(Job({"training.straggler_seconds=0.02", "data.examples=600"}));
+  for (int w = 0; w < 2; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(fleet->StartWorker(2, {"--slowdown=2000"}).ok());
+  EXPECT_GT(ExpectFinished(*fleet, 600).pushes_stale(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, StragglerTest, ::testing::Values("adam", "apmsqueeze"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Workers and servers agree to the bit at the end of a run, although they apply results each
+// for themselves.
+TEST(Views, EveryWorkerHoldsTheServersParameters) {
+  const v1::JobSpec job = SyntheticJob({"update.rule=apmsqueeze", "apmsqueeze.warmup_rounds=5",
+                                        "apmsqueeze.fold_rounds=13", "schedule.learning_rate=0.01",
+                                        "update.weight_decay=0.01"});
+  InProcessServers servers(job);
+  auto workers = RunJob(job, servers, 3);
+  ASSERT_TRUE(servers[0]->status().finished());
+  InProcessWorker reader(job, servers.addresses());
+  ASSERT_TRUE(reader.Connect().ok());
+  ASSERT_TRUE(reader.client().Pull(Parameters::kMaster).ok());
+  const size_t elements = reader.model().schema().elements();
+  for (const auto& worker : workers) {
+    EXPECT_EQ(std::memcmp(worker->client().parameters(), reader.client().parameters(),
+                          elements * sizeof(float)), 0);
+  }
+}
+
+}  // namespace
+}  // namespace foreshard

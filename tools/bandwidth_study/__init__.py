@@ -1,0 +1,1 @@
+"""tools/bandwidth-study: methods of training compared on networks of limited rates."""

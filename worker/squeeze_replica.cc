@@ -1,0 +1,138 @@
+#include "worker/squeeze_replica.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/frozen_adam.h"
+
+namespace foreshard {
+namespace {
+
+constexpr uint32_t kState = RoundReply::kParameters | RoundReply::kMomentum | RoundReply::kDenominator;
+
+// The runs of a reply's part, wherever gRPC's slices end.
+class PartReader {
+ public:
+  explicit PartReader(const Payload& payload) : reader_(payload) {}
+
+  const uint8_t* Next(uint64_t bytes) { return reader_.Next(bytes, straddle_); }
+  const float* NextDecoded(const Codec& codec, const Block& block, const CodecKey& key) {
+    const Codec& by = BlockCodec(codec, block);
+    return by.DecodeBlock(Next(by.BlockBytes(block.elements)), block.elements, BlockKey(key, block.offset),
+                          decoded_);
+  }
+  void Copy(const Codec& plain, const SegmentPlan& plan, float* to) {
+    for (const Block& block : plan.blocks) {
+      std::memcpy(to + block.offset, Next(plain.BlockBytes(block.elements)), block.elements * sizeof(float));
+    }
+  }
+
+ private:
+  PayloadReader reader_;
+  alignas(64) uint8_t straddle_[kMaxBlockElements * sizeof(float)];
+  alignas(64) float decoded_[kMaxBlockElements];
+};
+
+}  // namespace
+
+SqueezeReplica::SqueezeReplica(const SqueezeReplicaOptions& options)
+    : options_(options), plain_(*FindCodec(CodecId::kNone)), segments_(options.segments) {}
+
+uint64_t SqueezeReplica::ReplyBytes(const SegmentPlan& plan, uint32_t parts) const {
+  const uint64_t fp32 = plan.elements * sizeof(float);
+  uint64_t bytes = 0;
+  if (parts & RoundReply::kResult) bytes += EncodedBytes(*options_.codec, plan.blocks);
+  for (const uint32_t part : {RoundReply::kParameters, RoundReply::kMomentum, RoundReply::kDenominator}) {
+    if (parts & part) bytes += fp32;
+  }
+  return bytes;
+}
+
+const Codec& SqueezeReplica::codec(const SegmentPlan& plan) const {
+  const State& state = segments_[plan.id];
+  return state.frozen && !state.fold ? *options_.codec : plain_;
+}
+
+void SqueezeReplica::Transform(const SegmentPlan& plan, float* gradient) const {
+  if (!frozen(plan) || options_.compress_gradients) return;
+  MixMomentum(options_.beta1, plan.elements, momentum_.data() + plan.begin, gradient);
+}
+
+absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& reply,
+                                  const Payload& payload, const PushPlace& place, ByteSpan sent,
+                                  float* parameters, float* error) {
+  State& state = segments_[plan.id];
+  const uint32_t parts = reply.parts;
+  if ((parts & ~(kState | RoundReply::kResult)) != 0 || payload.bytes != ReplyBytes(plan, parts)) {
+    return absl::DataLossError(
+        absl::StrCat(payload.bytes, " bytes where the parts ", parts, " are ", ReplyBytes(plan, parts)));
+  }
+  if ((parts & RoundReply::kResult) != 0 && !state.frozen) {
+    return absl::DataLossError("a compressed result for a segment whose variance this worker does not hold");
+  }
+  if (reply.frozen && !state.frozen && (parts & kState) != kState) {
+    return absl::DataLossError("the variance is frozen, but the reply does not bring it");
+  }
+  PartReader reader(payload);
+  if (parts & RoundReply::kResult) {
+    // Looked at first: nothing may change where the reply is damaged.
+    PartReader check(payload);
+    for (const Block& block : plan.blocks) {
+      const Codec& codec = BlockCodec(*options_.codec, block);
+      const std::string_view fault = codec.Fault(check.Next(codec.BlockBytes(block.elements)), block.elements);
+      if (!fault.empty()) {
+        return absl::DataLossError(absl::StrCat("the round's result has ", std::string(fault)));
+      }
+    }
+  }
+  if (reply.late && state.frozen && error != nullptr) {
+    const ByteSpan piece = sent;
+    PartReader mine({absl::MakeConstSpan(&piece, 1), piece.size()});
+    const Codec& codec = this->codec(plan);
+    const CodecKey key = PushKey(options_.seed, plan.id, place);
+    for (const Block& block : plan.blocks) {
+      float* const e = error + block.offset;
+      kernels::Add(e, mine.NextDecoded(codec, block, key), block.elements);
+      if (!options_.compress_gradients) {
+        AddScaled(block.elements, -options_.beta1, momentum_.data() + plan.begin + block.offset, e);
+      }
+    }
+  }
+  if (reply.frozen && momentum_.empty()) {
+    momentum_.resize(options_.trainable_elements);
+    denominator_.resize(options_.trainable_elements);
+  }
+  float* const momentum = momentum_.data() + plan.begin;
+  float* const denominator = denominator_.data() + plan.begin;
+  if (parts & RoundReply::kResult) {
+    const CodecKey key = ResultKey(options_.seed, plan.id, reply.version);
+    for (const Block& block : plan.blocks) {
+      const FrozenAdamStep step = {.eta = reply.eta,
+                                   .beta1 = options_.beta1,
+                                   .weight_decay = block.decayed ? options_.weight_decay : 0,
+                                   .of_gradients = options_.compress_gradients};
+      TakeResult(step, block.elements, reader.NextDecoded(*options_.codec, block, key),
+                 momentum + block.offset, denominator + block.offset, parameters + block.offset);
+    }
+  }
+  if (parts & RoundReply::kParameters) reader.Copy(plain_, plan, parameters);
+  if (parts & RoundReply::kMomentum) reader.Copy(plain_, plan, momentum);
+  if (parts & RoundReply::kDenominator) reader.Copy(plain_, plan, denominator);
+  if (error != nullptr) {
+    if (reply.frozen != state.frozen) {
+      // At the freeze there is none, and a return to full precision has taken it all in.
+      std::fill_n(error, plan.elements, 0.0f);
+    } else if (state.frozen && reply.members != state.members && state.members > 0) {
+      kernels::Scale(error, static_cast<float>(reply.members) / static_cast<float>(state.members),
+                     plan.elements);
+    }
+  }
+  state = {.frozen = reply.frozen, .fold = reply.fold, .round = reply.round, .members = reply.members};
+  return absl::OkStatus();
+}
+
+}  // namespace foreshard
