@@ -38,8 +38,9 @@ CodecKey ResultKey(uint64_t seed, uint32_t segment, uint64_t version);
 // The key of the block that begins at this offset in the segment.
 CodecKey BlockKey(const CodecKey& message, uint64_t offset);
 
-// Draw number i of a block: 32 random bits. Only 32-bit operations, so that it
-// vectorises: CodecMix of a counter that begins at the low half of the key and rises by
+// Draw number i of a block: 32 random bits, of which the upper ones depend on all of key and
+// i; a draw is used as a fraction of 2^32. Only 32-bit operations, so that it vectorises:
+// CodecMix of a counter that begins at the low half of the key and rises by
 // kCodecCounterStep; the high half comes in between the two multiplications (multipliers:
 // Wellons, "hash-prospector", 2018).
 inline constexpr uint32_t kCodecCounterStep = 0x9e3779b9;
@@ -49,8 +50,7 @@ inline constexpr uint32_t kCodecCounterStep = 0x9e3779b9;
   counter *= 0x7feb352du;
   counter ^= counter >> 15;
   counter += high;
-  counter *= 0x846ca68bu;
-  return counter ^ counter >> 16;
+  return counter * 0x846ca68bu;
 }
 
 [[gnu::always_inline]] inline uint32_t CodecDraw(uint64_t key, uint32_t i) {

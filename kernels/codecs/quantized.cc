@@ -1,6 +1,6 @@
 // quantized: b-bit stochastic rounding. The block's scale s is its largest |c|; L = 2^(b-1) -
 // 1 levels of distance s / L lie on each side of zero, and c becomes one of its two
-// neighbours, the farther from zero with a probability that leaves the mean unchanged
+// neighbours, each with the probability that leaves the mean unchanged
 // (QSGD, arXiv 1610.02132). The draws come from the encoder's own key, so that the rounding
 // of different workers is independent. Few bits in long blocks round coarsely: the variance
 // grows with s / L, and with it the error that feedback carries.
@@ -17,46 +17,41 @@
 namespace foreshard {
 namespace {
 
-// A larger scale becomes this, so that every decoded value is finite; the error takes the
-// rest.
-constexpr float kMaxScale = 0x1p127f;
-// A smaller one becomes 0, so that L / s is finite; the error takes all of it.
+// A smaller scale becomes 0, so that L / s is finite; the error takes all of the block.
 constexpr float kMinScale = 0x1p-96f;
-constexpr std::string_view kBadScale = "a scale out of range";
+constexpr std::string_view kSmallScale = "a scale out of range";
 constexpr std::string_view kBadLevel = "a level out of range";
 
 // What all elements of a block are rounded by.
 struct Levels {
-  int32_t most = 0;    // L
-  float factor = 0;    // 2^24 L / s, 0 where s is: |c| in 2^-24 of a level
-  float limit = 0;     // 2^24 L
-  float step = 0;      // s / L
+  uint32_t most = 0;  // L
+  float factor = 0;   // 2^24 L / s, 0 where s is: c in 2^-24 of a level
+  float step = 0;     // s / L
 };
 
-float LimitedScale(float largest) {
-  return largest < kMinScale ? 0 : std::min(largest, kMaxScale);
-}
+float Below(float positive) { return std::bit_cast<float>(std::bit_cast<uint32_t>(positive) - 1); }
 
+// Rounding must lead neither beyond the outermost levels nor beyond the largest number.
 Levels MakeLevels(float scale, uint32_t bits) {
-  Levels levels;
-  levels.most = (1 << (bits - 1)) - 1;
+  Levels levels = {.most = (1u << (bits - 1)) - 1};
+  if (scale == 0) return levels;
   const auto most = static_cast<float>(levels.most);
-  levels.limit = most * 0x1p24f;
-  if (scale > 0) levels.factor = levels.limit / scale;
+  levels.factor = most * 0x1p24f / scale;
+  if (scale * levels.factor > most * 0x1p24f) levels.factor = Below(levels.factor);
   levels.step = scale / most;
+  if (!std::isfinite(most * levels.step)) levels.step = Below(levels.step);
   return levels;
 }
 
-// The level of c, -L to L: a draw of 24 bits below the point, added to |c|, carries into the
-// next level as often as it is near.
-[[gnu::always_inline]] inline int32_t Level(float c, uint32_t draw, const Levels& levels) {
-  const uint32_t word = std::bit_cast<uint32_t>(c);
-  float magnitude = std::bit_cast<float>(word & 0x7fffffff) * levels.factor;
-  magnitude = magnitude < levels.limit ? magnitude : levels.limit;
-  const uint32_t fixed = static_cast<uint32_t>(static_cast<int32_t>(magnitude)) + (draw >> 8);
-  const auto level = static_cast<int32_t>(fixed >> 24);
-  const int32_t sign = static_cast<int32_t>(word) >> 31;
-  return (level ^ sign) - sign;
+// The level of c plus L: floor(c / step + u), u the draw as a fraction, which is c / step in the
+// mean. Fixed point with 24 bits below the point, all of it positive.
+[[gnu::always_inline]] inline uint32_t Field(float c, uint32_t draw, const Levels& levels) {
+  const auto fixed = static_cast<uint32_t>(static_cast<int32_t>(c * levels.factor));
+  return (fixed + (levels.most << 24) + (draw >> 8)) >> 24;
+}
+
+[[gnu::always_inline]] inline float Value(uint32_t field, const Levels& levels) {
+  return static_cast<float>(static_cast<int32_t>(field - levels.most)) * levels.step;
 }
 
 // The largest |c|, where c = values + error is left in error.
@@ -83,7 +78,7 @@ FORESHARD_ISA_INLINE uint32_t LargestBody(const float* values, uint64_t n) {
 }
 FORESHARD_ISA_VARIANTS(uint32_t, Largest, (const float* values, uint64_t n), (values, n))
 
-// Fields (level + L) a byte each; c is read from error, where the new error is left.
+// Fields, a byte each; c is read from error, where the new error is left.
 // Meanwhile the next block's values and errors are on their way.
 FORESHARD_ISA_INLINE void RoundWithErrorBody(const float* values, float* __restrict error, uint32_t n,
                                              const Levels& given, uint64_t key,
@@ -98,9 +93,9 @@ FORESHARD_ISA_INLINE void RoundWithErrorBody(const float* values, float* __restr
     Prefetch(error + n + begin, kPart);
     for (uint32_t i = begin; i < end; ++i, counter += kCodecCounterStep) {
       const float c = error[i];
-      const int32_t level = Level(c, CodecMix(counter, high), levels);
-      fields[i] = static_cast<uint8_t>(level + levels.most);
-      error[i] = c - static_cast<float>(level) * levels.step;
+      const uint32_t field = Field(c, CodecMix(counter, high), levels);
+      fields[i] = static_cast<uint8_t>(field);
+      error[i] = c - Value(field, levels);
     }
   }
 }
@@ -116,7 +111,7 @@ FORESHARD_ISA_INLINE void RoundPlainBody(const float* __restrict values, uint32_
   auto counter = static_cast<uint32_t>(key);
   const auto high = static_cast<uint32_t>(key >> 32);
   for (uint32_t i = 0; i < n; ++i, counter += kCodecCounterStep) {
-    fields[i] = static_cast<uint8_t>(Level(values[i], CodecMix(counter, high), levels) + levels.most);
+    fields[i] = static_cast<uint8_t>(Field(values[i], CodecMix(counter, high), levels));
   }
 }
 FORESHARD_ISA_VARIANTS(void, RoundPlain,
@@ -124,15 +119,14 @@ FORESHARD_ISA_VARIANTS(void, RoundPlain,
                         uint8_t* fields),
                        (values, n, levels, key, fields))
 
-FORESHARD_ISA_INLINE void ScaleFieldsBody(const uint8_t* __restrict fields, uint32_t n, int32_t most,
-                                          float step, float* __restrict out) {
-  for (uint32_t i = 0; i < n; ++i) {
-    out[i] = static_cast<float>(static_cast<int32_t>(fields[i]) - most) * step;
-  }
+FORESHARD_ISA_INLINE void ScaleFieldsBody(const uint8_t* __restrict fields, uint32_t n,
+                                          const Levels& given, float* __restrict out) {
+  const Levels levels = given;
+  for (uint32_t i = 0; i < n; ++i) out[i] = Value(fields[i], levels);
 }
 FORESHARD_ISA_VARIANTS(void, ScaleFields,
-                       (const uint8_t* fields, uint32_t n, int32_t most, float step, float* out),
-                       (fields, n, most, step, out))
+                       (const uint8_t* fields, uint32_t n, const Levels& levels, float* out),
+                       (fields, n, levels, out))
 
 FORESHARD_ISA_INLINE uint8_t LargestFieldBody(const uint8_t* fields, uint32_t n) {
   uint8_t most = 0;
@@ -204,7 +198,13 @@ void Unpack(const uint8_t* in, uint32_t n, uint32_t bits, Fields& fields) {
   PartAll(fields.groups, Groups(n), bits);
 }
 
-float ScaleOf(const uint8_t* in) {
+// Of the bits of the largest magnitude.
+float ScaleOf(uint32_t largest) {
+  const auto scale = std::bit_cast<float>(largest);
+  return scale < kMinScale ? 0 : scale;
+}
+
+float ReadScale(const uint8_t* in) {
   float scale;
   std::memcpy(&scale, in, sizeof scale);
   return scale;
@@ -225,7 +225,7 @@ class Quantized final : public Codec {
                    uint8_t* out) const override {
     const uint32_t largest =
         error == nullptr ? Largest(values, elements) : AddError(values, error, elements);
-    const float scale = LimitedScale(std::bit_cast<float>(largest));
+    const float scale = ScaleOf(largest);
     const Levels levels = MakeLevels(scale, bits_);
     Fields fields;
     if (elements % 8 != 0) fields.groups[elements / 8] = 0;
@@ -240,17 +240,16 @@ class Quantized final : public Codec {
 
   const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
                            float* scratch) const override {
-    const Levels levels = MakeLevels(ScaleOf(in), bits_);
     Fields fields;
     Unpack(in + sizeof(float), elements, bits_, fields);
-    ScaleFields(fields.bytes, elements, levels.most, levels.step, scratch);
+    ScaleFields(fields.bytes, elements, MakeLevels(ReadScale(in), bits_), scratch);
     return scratch;
   }
 
   std::string_view Fault(const uint8_t* in, uint32_t elements) const override {
-    const float scale = ScaleOf(in);
+    const float scale = ReadScale(in);
     if (const std::string_view fault = ScaleFault(scale); !fault.empty()) return fault;
-    if (scale != LimitedScale(scale)) return kBadScale;
+    if (scale > 0 && scale < kMinScale) return kSmallScale;
     Fields fields;
     Unpack(in + sizeof(float), elements, bits_, fields);
     if (LargestField(fields.bytes, elements) > 2 * MakeLevels(scale, bits_).most) return kBadLevel;
@@ -261,24 +260,23 @@ class Quantized final : public Codec {
 
   void EncodeBlockReference(const float* values, float* error, uint32_t elements,
                             const CodecKey& key, uint8_t* out) const override {
-    float scale = 0;
+    float largest = 0;
     for (uint32_t i = 0; i < elements; ++i) {
       const float c = error == nullptr ? values[i] : values[i] + error[i];
-      scale = std::max(scale, std::fabs(c));
+      largest = std::max(largest, std::fabs(c));
     }
-    scale = LimitedScale(scale);
+    const float scale = ScaleOf(std::bit_cast<uint32_t>(largest));
     const Levels levels = MakeLevels(scale, bits_);
     std::memset(out, 0, BlockBytes(elements));
     std::memcpy(out, &scale, sizeof scale);
     for (uint32_t i = 0; i < elements; ++i) {
       const float c = error == nullptr ? values[i] : values[i] + error[i];
-      const int32_t level = Level(c, CodecDraw(key.own, i), levels);
+      const uint32_t field = Field(c, CodecDraw(key.own, i), levels);
       for (uint32_t bit = 0; bit < bits_; ++bit) {
         const uint32_t place = i * bits_ + bit;
-        const uint32_t set = static_cast<uint32_t>(level + levels.most) >> bit & 1;
-        out[sizeof scale + place / 8] |= static_cast<uint8_t>(set << place % 8);
+        out[sizeof scale + place / 8] |= static_cast<uint8_t>((field >> bit & 1) << place % 8);
       }
-      if (error != nullptr) error[i] = c - static_cast<float>(level) * levels.step;
+      if (error != nullptr) error[i] = c - Value(field, levels);
     }
   }
 

@@ -12,10 +12,10 @@ namespace foreshard {
 namespace {
 
 TEST(CodecKeyTest, NumbersStay) {
-  EXPECT_EQ(CodecDraw(0x0123456789abcdef, 0), 0x3bee2ae1u);
-  EXPECT_EQ(CodecDraw(0x0123456789abcdef, 1), 0x3aa59057u);
-  EXPECT_EQ(CodecDraw(0x0123456789abcdef, 4095), 0x61475166u);
-  EXPECT_EQ(CodecDraw(0xfedcba9876543210, 1), 0xe57d7629u);
+  EXPECT_EQ(CodecDraw(0x0123456789abcdef, 0), 0x3bee110fu);
+  EXPECT_EQ(CodecDraw(0x0123456789abcdef, 1), 0x3aa5aaf2u);
+  EXPECT_EQ(CodecDraw(0x0123456789abcdef, 4095), 0x61473021u);
+  EXPECT_EQ(CodecDraw(0xfedcba9876543210, 1), 0xe57d9354u);
   const CodecKey push = PushKey(7, 3, {.worker = 2, .sequence = 17});
   EXPECT_EQ(push.shared, 0x6a4a6f16eb6d0adcu);
   EXPECT_EQ(push.own, 0xf6d34fe231b81261u);
