@@ -70,6 +70,11 @@ void AdminService::FillSegments(v1::StatusReply* reply) const {
     status.set_version(cell->segment->version());
     status.set_clock(cell->segment->clock());
     status.set_initialised(cell->segment->initialised());
+    if (cell->synchronous && reply->round_members() == 0) {
+      reply->set_round(cell->segment->open_round());
+      reply->set_round_members(cell->segment->round_members());
+      reply->set_compressed_phase(cell->segment->phase() == Phase::kFrozen);
+    }
     const Shard::Measures& measures = cell->measures;
     status.set_pushes(measures.pushes);
     status.set_pushes_stale(measures.stale);

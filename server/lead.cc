@@ -35,9 +35,14 @@ Lead::Lead(ServerContext& context)
       waiting_for_(context.members.slots()) {}
 
 Deal Lead::Perform(const DealerEvent& event) {
+  const RoundBook* rounds = dealer_->rounds();
+  const uint64_t before = rounds == nullptr ? 0 : rounds->changes();
   Deal deal = dealer_->Apply(event);
   // Workers that wait ask many times a second.
-  if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty()) return deal;
+  if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty() &&
+      (rounds == nullptr || rounds->changes() == before)) {
+    return deal;
+  }
   Event record = ToEvent(event);
   record.number = context_.shard.NextNumber();
   context_.shard.Record(record);
@@ -92,6 +97,13 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
         absl::StrCat("worker slot ", *slot, " is free, but the first ", context_.job.training().workers(),
                      " workers (training.workers) are still gathering, in slots 0 to ",
                      context_.job.training().workers() - 1, ": try again when training has begun"));
+  }
+  if (const RoundBook* rounds = dealer_->rounds();
+      rounds != nullptr && rounds->members().size() >= context_.shard.agreement()->batches_per_epoch &&
+      rounds->members().count(*slot) == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("an epoch has ", context_.shard.agreement()->batches_per_epoch,
+                     " batches, and rounds have as many members: start fewer workers"));
   }
   const uint64_t before = context_.members.incarnation(*slot);
   std::optional<v1::WorkerStatus> past;

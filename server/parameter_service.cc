@@ -75,6 +75,7 @@ class ParameterService::FetchReactor final : public grpc::ServerUnaryReactor, pu
   FetchReactor(ParameterService* service, std::unique_ptr<Call> call)
       : service_(service), cell_(call->cell), call_(std::move(call)) {
     round = call_->header().round();
+    absent = call_->header().absent();
     deadline = call_->arrived + kFetchNanoseconds;
     call_->reactor = this;
   }
@@ -171,6 +172,7 @@ grpc::ServerUnaryReactor* ParameterService::ChangeView(grpc::CallbackServerConte
     absl::Status status = agreed == nullptr
                               ? absl::FailedPreconditionError("this server knows no model yet: say Hello first")
                               : CheckContract(agreed->contract, view->contract());
+    if (status.ok()) status = context_.members.Touch(view->worker(), view->incarnation(), MonotonicNanoseconds());
     if (status.ok() && !HasViews(context_.job)) {
       status = absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
     }

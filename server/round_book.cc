@@ -40,17 +40,18 @@ bool RoundBook::DrawUp(bool* withheld_by_view) {
   uint64_t earliest = ~uint64_t{0};
   for (const auto& [worker, member] : members_) {
     earliest = std::min(earliest, member.first_round);
-    if (member.first_round > next_round_) continue;
+    if (member.first_round > next_round_ + 1) continue;
     if (member.view > acknowledged_) {
       *withheld_by_view = true;
       return false;
     }
-    present.push_back(worker);
+    if (member.first_round <= next_round_) present.push_back(worker);
   }
   if (present.empty()) {
     // All that were there have gone; the rounds in between belong to nobody.
     if (members_.empty()) return false;
     next_round_ = earliest;
+    ++changes_;
     return DrawUp(withheld_by_view);
   }
   const uint64_t per_epoch = options_.batches_per_epoch;
@@ -59,6 +60,7 @@ bool RoundBook::DrawUp(bool* withheld_by_view) {
     uint64_t fresh = next_ == all ? 0 : per_epoch - next_ % per_epoch;
     if (again_.size() + fresh >= present.size()) break;
     // Too few for a round: those of the epoch are dropped; at the end of the job all are.
+    ++changes_;
     for (; fresh > 0; --fresh) {
       Settle(next_++);
       ++dropped_;
@@ -69,6 +71,7 @@ bool RoundBook::DrawUp(bool* withheld_by_view) {
     again_.clear();
     return false;
   }
+  ++changes_;
   std::map<uint32_t, uint64_t>& tickets = rounds_[next_round_++];
   for (const uint32_t worker : present) {
     if (again_.empty()) {
@@ -91,6 +94,7 @@ std::optional<RoundTicket> RoundBook::Next(uint32_t worker, bool* withheld_by_vi
     // Rounds that were drawn up, or passed over, without it.
     while (member.next_round < next_round_) {
       const uint64_t round = member.next_round++;
+      ++changes_;
       const auto drawn = rounds_.find(round);
       if (drawn == rounds_.end()) continue;
       const auto ticket = drawn->second.find(worker);

@@ -10,8 +10,8 @@
 // a batch, those of lost workers first, then the next of the epoch. An epoch's remainder
 // of fewer batches than members is dropped. Rounds that are drawn up have their members for
 // good; who joins takes part from the second round after them on (`first_round`), so that
-// every server can know it in time: no round is drawn up with a member whose view has not
-// been acknowledged. Who is lost is left out from the next round drawn up on; servers hear
+// every server can know it in time: neither that round nor the one before it is drawn up
+// until its view has been acknowledged, so that no segment can open it without the member. Who is lost is left out from the next round drawn up on; servers hear
 // of it with the view, and count the worker absent.
 #pragma once
 
@@ -67,6 +67,8 @@ class RoundBook {
   };
   // By slot.
   const std::map<uint32_t, Member>& members() const { return members_; }
+  // Rises whenever asking for a batch has changed something, also where none was dealt.
+  uint64_t changes() const { return changes_; }
   // The first round that is not drawn up yet.
   uint64_t next_round() const { return next_round_; }
 
@@ -98,6 +100,7 @@ class RoundBook {
   std::map<uint64_t, std::map<uint32_t, uint64_t>> rounds_;
   std::vector<uint64_t> left_;  // by epoch: batches neither completed nor dropped
   uint64_t completed_ = 0, dropped_ = 0, dealt_again_ = 0;
+  uint64_t changes_ = 0;  // of this object; not saved
 };
 
 }  // namespace foreshard

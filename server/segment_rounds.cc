@@ -14,6 +14,9 @@
 namespace foreshard {
 namespace {
 
+// No job has as many.
+constexpr uint64_t kMostRounds = uint64_t{1} << 40;
+
 bool SameBytes(const Payload& payload, const std::vector<uint8_t>& bytes) {
   if (payload.bytes != bytes.size()) return false;
   const uint8_t* at = bytes.data();
@@ -91,6 +94,9 @@ absl::Status Segment::CheckView(const Event& event) const {
       return bad("worker ", member.worker, " is beyond the job's ", slots_.size(), " slots");
     }
     if (!seen.insert(member.worker).second) return bad("worker ", member.worker, " is in it twice");
+    if (member.first_round > kMostRounds) {
+      return bad("worker ", member.worker, " is to take part from round ", member.first_round, " on");
+    }
   }
   return absl::OkStatus();
 }
@@ -306,8 +312,8 @@ void Segment::WriteRound(const Event& event, Reply* reply, Outcome* outcome) {
                     event.argument == static_cast<uint64_t>(ReadMode::kSlot);
   reply->codec = CodecId::kNone;
   if (read || event.held_version + 1 != version_ || result_.empty()) {
-    // A round in which nobody contributed leaves all as it was.
-    if (!read && event.held_version == version_) {
+    // A round in which nobody contributed leaves all as it was; a change of phase does not.
+    if (!read && event.held_version == version_ && !result_.empty()) {
       reply->bytes = 0;
       reply->parts = 0;
       return;

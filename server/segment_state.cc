@@ -195,7 +195,7 @@ absl::Status Segment::Load(std::string_view bytes) {
 
 uint64_t Segment::MemoryBytes(const SegmentOptions& options) {
   const uint64_t elements = options.plan.elements;
-  const uint64_t workers = options.synchronous ? options.members : options.rule.max_workers;
+  const uint64_t workers = options.rule.max_workers;
   uint64_t floats = elements;
   uint64_t bytes = options.plan.blocks.size() * (sizeof(Block) + sizeof(uint64_t));
   if (options.plan.kind == TensorKind::kTrainable) {

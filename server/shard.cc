@@ -125,9 +125,12 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
   if (made->memory_bytes > available) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "shard %d needs %.0f MiB (rule %s, %d worker slots, %d segments) and %.0f MiB are "
-        "available; use more servers.shards, fewer training.max_workers, or a rule that keeps less",
+        "available; use more servers.shards, fewer training.max_workers, a rule that keeps less%s",
         shard_, Mebibytes(made->memory_bytes), job_.update().rule(),
-        job_.training().max_workers(), options.size(), Mebibytes(available)));
+        job_.training().max_workers(), options.size(), Mebibytes(available),
+        FindCodecTraits(job_.compression().reply())->replies_carry_values
+            ? ""
+            : ", or compression.reply none, fp16 or bf16, which need no copy of what workers hold"));
   }
   const CodecId reply_codec = CodecSet().Find(job_.compression().reply())->id();
   made->first_segment = options.empty() ? 0 : options.front().plan.id;
@@ -214,6 +217,11 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
       performed.missing_workers = segment.MissingShares(event.ticket);
     }
     cell.measures.Note(performed.outcome);
+    // The members gather for the first round: it is open since somebody has contributed.
+    if (cell.synchronous && performed.outcome.result == Result::kPending && segment.open_round() == 0 &&
+        segment.MissingMembers().size() + 1 == segment.round_members()) {
+      cell.round_opened = start;
+    }
     if (cell.synchronous && MayCompleteRound(event.kind)) {
       closed.argument = segment.open_round();
       if (segment.RoundComplete()) {
@@ -279,8 +287,11 @@ absl::StatusOr<std::vector<RoundWaiter*>> Shard::ChangeView(uint64_t number, con
       if (cell->segment->view() >= number) continue;  // another worker was first
     }
     const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
+    // Another worker may have been first after all.
     if (performed.ok()) {
       released.insert(released.end(), performed->released.begin(), performed->released.end());
+    } else {
+      VLOG(1) << performed.status();
     }
   }
   return released;
@@ -323,7 +334,7 @@ absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
   absl::MutexLock lock(&cell.mutex);
   const uint64_t open = cell.segment->open_round();
   if (waiter->round < open) return false;
-  if (waiter->round > open) {
+  if (waiter->round > open && !waiter->absent) {
     return absl::FailedPreconditionError(
         absl::StrCat("segment ", cell.plan->id, ": round ", waiter->round,
                      " cannot be fetched; round ", open, " is still open"));

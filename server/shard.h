@@ -32,6 +32,8 @@ class RoundWaiter {
  public:
   virtual ~RoundWaiter() = default;
   uint64_t round = 0;
+  // It takes no part before: its round may be beyond the open one.
+  bool absent = false;
   int64_t deadline = 0;  // monotonic nanoseconds
 };
 

@@ -77,6 +77,10 @@ std::string StatusText(const std::vector<std::string>& addresses,
       absl::StrAppendFormat(&text, "; epoch %.1f of %d (%.1f %%), %d updates, learning rate %.4g",
                             figures.epoch_position(), figures.epochs, 100 * figures.progress(),
                             figures.updates, figures.learning_rate);
+      if (lead->round_members() > 0) {
+        absl::StrAppendFormat(&text, "; round %d of %d workers%s", lead->round(), lead->round_members(),
+                              lead->compressed_phase() ? ", compressed" : "");
+      }
       if (figures.skipped_batches > 0) absl::StrAppend(&text, "; ", FormatSkipped(figures));
       if (figures.discarded_batches > 0) absl::StrAppend(&text, "; ", FormatDiscarded(figures));
     }

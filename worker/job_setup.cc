@@ -102,6 +102,7 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   options.codec_settings = MakeCodecSettings(job);
   options.seed = job.seed();
   options.synchronous = IsSynchronous(job);
+  options.views = HasViews(job);
   options.statistics_interval_steps = job.training().statistics_interval_steps();
   options.connect_seconds = job.timeouts().connect_seconds();
   return options;

@@ -155,7 +155,9 @@ size_t LeadClient::Ahead() const {
 
 // When the lead is to be asked next, as far as is known now.
 absl::Time LeadClient::FetchTime() const {
-  if (finished_ || !failure_.ok()) return absl::InfiniteFuture();
+  if (!failure_.ok()) return absl::InfiniteFuture();
+  // Others may have died in a round that is still open: their leaving it is a view.
+  if (finished_) return options_.watch ? last_asked_ + kWatchEvery : absl::InfiniteFuture();
   absl::Time time = absl::InfiniteFuture();
   if (!completed_.empty()) {
     // Where nothing is left to deal, this may be what ends the job.
@@ -189,7 +191,8 @@ void LeadClient::Fetch() {
   v1::FetchTicketsRequest request;
   request.set_worker(worker());
   request.set_incarnation(incarnation());
-  request.set_count(static_cast<uint32_t>(Ahead() > hand_.size() ? Ahead() - hand_.size() : 0));
+  request.set_count(
+      static_cast<uint32_t>(!finished_ && Ahead() > hand_.size() ? Ahead() - hand_.size() : 0));
   request.mutable_completed()->Assign(completed_.begin(), completed_.end());
   for (const Dealt& dealt : hand_) request.add_held(dealt.ticket);
   request.mutable_held()->Add(taken_.begin(), taken_.end());

@@ -179,7 +179,10 @@ class ServersClient : public ParameterClient {
 
   bool late() const override { return exchange_->late(); }
 
-  absl::Status ChangeView(const v1::View& view) override {
+  absl::Status ChangeView(const v1::View& settled) override {
+    v1::View view = settled;
+    view.set_worker(options_.hello.worker());
+    view.set_incarnation(options_.hello.incarnation());
     for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
       const auto stub = v1::ParameterServer::NewStub(channels_[shard]);
       grpc::ClientContext context;

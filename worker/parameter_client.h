@@ -80,6 +80,9 @@ struct ParameterClientOptions {
   CodecSettings codec_settings;
   uint64_t seed = 0;  // the job's
   bool synchronous = false;
+  // Members of rounds come and go: a round that does not close has a slow member, not a dead
+  // one, so that it is waited for.
+  bool views = false;
   uint32_t statistics_interval_steps = 10;
   double connect_seconds = 60;  // bound on every wait for a server
   uint32_t window = 3;          // segments in flight to one server

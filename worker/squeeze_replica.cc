@@ -1,6 +1,7 @@
 #include "worker/squeeze_replica.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -74,6 +75,13 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
   if ((parts & RoundReply::kResult) != 0 && !state.frozen) {
     return absl::DataLossError("a compressed result for a segment whose variance this worker does not hold");
   }
+  if (!reply.frozen && (parts & (RoundReply::kMomentum | RoundReply::kDenominator)) != 0) {
+    return absl::DataLossError("momentum and denominator of a variance that is not frozen");
+  }
+  if (reply.frozen && (reply.members == 0 || !std::isfinite(reply.eta))) {
+    return absl::DataLossError(
+        absl::StrCat("a round of ", reply.members, " members at the rate ", reply.eta));
+  }
   if (reply.frozen && !state.frozen && (parts & kState) != kState) {
     return absl::DataLossError("the variance is frozen, but the reply does not bring it");
   }
@@ -89,7 +97,8 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
       }
     }
   }
-  if (reply.late && state.frozen && error != nullptr) {
+  // A skip that came too late had nothing to lose.
+  if (reply.late && state.frozen && error != nullptr && !sent.empty()) {
     const ByteSpan piece = sent;
     PartReader mine({absl::MakeConstSpan(&piece, 1), piece.size()});
     const Codec& codec = this->codec(plan);

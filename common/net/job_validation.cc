@@ -511,8 +511,11 @@ void CheckServers(const v1::JobSpec& job, Problems* problems) {
                   absl::StrCat("a segment must hold a block of compression.block_elements (",
                                compression.block_elements(), ")"));
   }
-  // A push and its reply, both in fp32.
-  const uint64_t one_exchange = uint64_t{servers.segment_elements()} * 8 + (1 << 20);
+  // A push and its reply, both in fp32; of apmsqueeze a reply may bring momentum and
+  // denominator too.
+  const RuleTraits* rule = FindRule(job.update().rule());
+  const uint64_t floats = rule != nullptr && rule->squeezes ? 4 : 2;
+  const uint64_t one_exchange = uint64_t{servers.segment_elements()} * 4 * floats + (1 << 20);
   if (servers.inflight_bytes() < one_exchange) {
     problems->Add("servers.inflight_bytes", servers.inflight_bytes(),
                   absl::StrCat("the exchange of one segment alone takes ", one_exchange,

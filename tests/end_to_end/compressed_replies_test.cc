@@ -22,7 +22,7 @@ class CompressedRepliesTest : public EndToEndTest, public ::testing::WithParamIn
  protected:
   SimulationResult Train(const std::string& reply) {
     const std::string path = WriteJob({absl::StrCat("update.rule=", GetParam()), "training.workers=4",
-                                       "training.epochs=8", "schedule.learning_rate=0.01",
+                                       "training.epochs=2", "schedule.learning_rate=0.002",
                                        absl::StrCat("compression.reply=", reply)});
     const v1::JobSpec job = LoadJobSpec(path, {}).value();
     const auto train = LoadTrainingData(job).value();

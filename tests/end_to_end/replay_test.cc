@@ -82,8 +82,8 @@ INSTANTIATE_TEST_SUITE_P(
 // given up, and a slot for the next start.
 TEST_F(RecordedRunTest, AReplayFollowsWorkersThatDieAndComeBack) {
   ASSERT_NO_FATAL_FAILURE(Begin({"training.workers=3", "training.epochs=6", "update.rule=dana_zero",
-                                 "compression.push=one_bit", "timeouts.lease_seconds=1",
-                                 "training.max_workers=4"}));
+                                 "compression.push=one_bit", "compression.reply=one_bit",
+                                 "timeouts.lease_seconds=1", "training.max_workers=4"}));
   const std::string pace = WritePace({{0.01}, {0.01}, {0.01}, {0.01}});
   ASSERT_NO_FATAL_FAILURE(StartWorkers({pace}));
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet_) >= 40; }));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "tests/end_to_end/in_process_job.h"
 #include "tests/end_to_end/job_folder.h"
@@ -33,9 +34,22 @@ class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<cons
     all.insert(all.end(), overrides.begin(), overrides.end());
     return WriteSyntheticJob(8192, kExamples, all);
   }
+  static uint64_t Examples(const std::vector<v1::StatusReply>& statuses, const std::string& name) {
+    uint64_t examples = 0;
+    for (const v1::StatusReply& status : statuses) {
+      for (const v1::WorkerStatus& worker : status.workers()) {
+        if (status.lead() && worker.name() == name) examples += worker.examples();
+      }
+    }
+    return examples;
+  }
   // The job has come to its end; what the lead says then.
-  v1::StatusReply ExpectFinished(Fleet& fleet, uint64_t examples = kExamples) {
+  v1::StatusReply ExpectFinished(Fleet& fleet, uint64_t examples = kExamples,
+                                 const std::string& killed = "") {
     EXPECT_TRUE(fleet.WaitForExits(Role::kWorker, kPatience)) << LogOf(fleet, "server-0");
+    for (const ChildExit& exit : fleet.TakeExits()) {
+      EXPECT_TRUE(exit.exit.ok() || exit.name == killed) << exit.Describe() << LogOf(fleet, exit.name);
+    }
     std::vector<v1::StatusReply> statuses;
     EXPECT_TRUE(WaitUntil([&] { return (statuses = Statuses(fleet)).size() == 2; }));
     if (statuses.size() != 2) return {};
@@ -58,7 +72,21 @@ TEST_P(ViewsTest, AKilledMemberIsLeftOutAndItsBatchesAreDealtAgain) {
   for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
   ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 150; })) << LogOf(*fleet, "worker-0");
   fleet->Find("worker-1")->process->Signal(SIGKILL);
-  EXPECT_GT(ExpectFinished(*fleet).redealt_tickets(), 0u);
+  EXPECT_GT(ExpectFinished(*fleet, kExamples, "worker-1").redealt_tickets(), 0u);
+}
+
+// The job is stopped while a round waits for a dead member: nobody waits for long.
+TEST_P(ViewsTest, AStopWithADeadMemberEndsTheOthers) {
+  std::unique_ptr<Fleet> fleet = Servers(Job({"timeouts.lease_seconds=1"}));
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 60; })) << LogOf(*fleet, "worker-0");
+  fleet->Find("worker-1")->process->Signal(SIGKILL);
+  const Ended stopped = RunForeshard({"stop", "--servers", absl::StrJoin(fleet->addresses(), ",")});
+  EXPECT_EQ(stopped.status, 0) << stopped.output;
+  EXPECT_TRUE(fleet->WaitForExits(Role::kWorker, kPatience));
+  for (const ChildExit& exit : fleet->TakeExits()) {
+    EXPECT_TRUE(exit.exit.ok() || exit.name == "worker-1") << exit.Describe() << LogOf(*fleet, exit.name);
+  }
 }
 
 TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
@@ -72,7 +100,7 @@ TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
     for (const v1::WorkerStatus& worker : statuses[0].workers()) {
       if (worker.worker() == 3 && worker.examples() > 5) return true;
     }
-    return statuses[0].finished();
+    return false;
   })) << LogOf(*fleet, "worker-3");
   fleet->Find("worker-0")->process->Signal(SIGTERM);
   const std::optional<ProcessExit> exit = fleet->Find("worker-0")->process->Wait(kPatience);
@@ -89,8 +117,9 @@ TEST_P(ViewsTest, APausedMemberComesBack) {
   fleet->Find("worker-2")->process->Signal(SIGSTOP);
   const uint64_t before = Completed(*fleet);
   EXPECT_TRUE(WaitUntil([&] { return Completed(*fleet) > before + 60; })) << LogOf(*fleet, "worker-0");
+  const uint64_t worked = Examples(Statuses(*fleet), "worker-2");
   fleet->Find("worker-2")->process->Signal(SIGCONT);
-  ExpectFinished(*fleet);
+  EXPECT_GT(Examples({ExpectFinished(*fleet)}, "worker-2"), worked);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, ViewsTest, ::testing::Values("ssgd", "adam", "apmsqueeze"),

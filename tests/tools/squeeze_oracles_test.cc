@@ -436,6 +436,46 @@ TEST(ApmSqueeze, AReturnToFullPrecisionTakesAllErrorsIntoTheMomentum) {
   EXPECT_EQ(fleet.last_parts, uint32_t{kResultPart});
 }
 
+TEST(ApmSqueeze, ASkipThatComesTooLateLosesNothing) {
+  SqueezeFleet fleet({});
+  for (uint64_t round = 0; round < 8; ++round) {
+    for (uint32_t w = 0; w < 3; ++w) fleet.Contribute(w, Gradient(fleet.options.elements, round, w));
+    fleet.Close();
+    for (uint32_t w = 0; w < 3; ++w) fleet.Fetch(w);
+  }
+  fleet.Absent(2);
+  for (uint32_t w = 0; w < 2; ++w) fleet.Contribute(w, Gradient(fleet.options.elements, 8, w));
+  fleet.Close();
+  const std::vector<float> error = fleet.workers[2].error;
+  const Outcome late = fleet.Send({.kind = EventKind::kSkip, .worker = 2, .incarnation = 1,
+                                   .sequence = ++fleet.workers[2].sequence,
+                                   .held_version = fleet.workers[2].held_version, .argument = 8}, {});
+  EXPECT_EQ(late.result, Result::kLate);
+  fleet.Take(2, late);
+  EXPECT_TRUE(fleet.workers[2].error == error);
+  EXPECT_EQ(fleet.workers[2].held_version, fleet.segment->version());
+}
+
+TEST(ApmSqueeze, AFreezeAfterARoundWithoutContributionsIsSeen) {
+  SqueezeFleetOptions options;
+  options.freeze_round = 3;
+  SqueezeFleet fleet(options);
+  for (uint64_t round = 0; round < 2; ++round) {
+    for (uint32_t w = 0; w < 3; ++w) fleet.Contribute(w, Gradient(options.elements, round, w));
+    fleet.Close();
+    for (uint32_t w = 0; w < 3; ++w) fleet.Fetch(w);
+  }
+  for (uint32_t w = 0; w < 3; ++w) fleet.Skip(w);
+  fleet.Close();
+  ASSERT_EQ(fleet.segment->phase(), Phase::kFrozen);
+  EXPECT_EQ(fleet.segment->version(), 2u);
+  for (uint32_t w = 0; w < 3; ++w) {
+    fleet.Fetch(w);
+    EXPECT_TRUE(fleet.workers[w].replica->frozen(fleet.plan));
+    EXPECT_EQ(fleet.workers[w].replica->denominator()[3], fleet.rule().denominator()[3]);
+  }
+}
+
 TEST(ApmSqueeze, RefusesWhatDoesNotBelongToItsRound) {
   SqueezeFleetOptions options;
   SqueezeFleet fleet(options);

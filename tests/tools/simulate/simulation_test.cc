@@ -257,6 +257,26 @@ TEST_F(SimulationTest, CompressedMessagesAreSmallerAndDecoded) {
   EXPECT_LT(small.final_loss, 1.5 * plain.final_loss);
 }
 
+TEST_F(SimulationTest, OneBitBothWaysMovesAsMuchEitherWay) {
+  const std::vector<std::string> job = {"compression.push=one_bit", "training.epochs=6",
+                                        "schedule.learning_rate=0.05"};
+  std::vector<std::string> both = job;
+  both.push_back("compression.reply=one_bit");
+  for (const NetworkModel& network : {NetworkModel{}, NetworkModel{.latency_seconds = 0.3}}) {
+    const SimulationResult full = Run(job, {.machine_variation = 0.6}, network).value();
+    const SimulationResult result = Run(both, {.machine_variation = 0.6}, network).value();
+    // First parameters, which nobody counts, are in full precision; no reply to a push is.
+    EXPECT_EQ(result.pull_bytes, result.push_bytes);
+    EXPECT_LT(result.pull_bytes, full.pull_bytes / 25);
+    EXPECT_EQ(result.lag_counts, full.lag_counts);
+    EXPECT_LT(result.final_loss, result.curve[0].loss / 5);
+    // What the codec still owes is a part of how far the parameters are from the worker's.
+    EXPECT_GT(result.surprise_mean, full.surprise_mean);
+    EXPECT_EQ(result.parameters_checksum,
+              Run(both, {.machine_variation = 0.6}, network).value().parameters_checksum);
+  }
+}
+
 TEST_F(SimulationTest, SlimIsZeroThroughAStepOfTheRate) {
   // With the exact repair both train the same; the repair waits for the batches under way.
   const std::vector<std::string> steps = {"schedule.decay=step", "schedule.decay_epochs=1,2",
