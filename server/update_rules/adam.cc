@@ -24,20 +24,7 @@ class Adam final : public UpdateRule {
 
   void Update(const UpdateContext& context, const Run& run, const float* gradient, float* theta,
               float* reply) override {
-    const AdamStep step = {.eta = context.eta,
-                           .beta1 = settings_.beta1,
-                           .beta2 = settings_.beta2,
-                           .epsilon = settings_.epsilon,
-                           .lambda = run.decayed ? settings_.weight_decay : 0,
-                           .first_correction = bias_.first_correction(),
-                           .second_correction = bias_.second_correction()};
-    float* const m = m_.data() + run.offset;
-    float* const v = v_.data() + run.offset;
-    if (loops_ == Loops::kFused) {
-      return AdamLoop(step, gradient, run.elements, m, v, theta + run.offset, reply);
-    }
-    AdamLoopReference(step, gradient, run.elements, m, v, theta + run.offset);
-    if (reply != nullptr) Reply(context, run, theta, reply);
+    TakeAdamStep(settings_, bias_, loops_, context, run, gradient, m_.data(), v_.data(), theta, reply);
   }
 
   void Reply(const UpdateContext& context, const Run& run, const float* theta,

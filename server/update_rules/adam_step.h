@@ -10,6 +10,7 @@
 // else 1.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -71,7 +72,7 @@ FORESHARD_ISA_VARIANTS(void, AdamLoop,
                         float* v, float* theta, float* reply),
                        (step, gradient, n, m, v, theta, reply))
 
-// The same, one element at a time; the reply is the caller's to write.
+// The same, one element at a time, without the reply.
 inline void AdamLoopReference(const AdamStep& s, const float* gradient, uint64_t n, float* m,
                               float* v, float* theta) {
   for (uint64_t i = 0; i < n; ++i) {
@@ -81,6 +82,25 @@ inline void AdamLoopReference(const AdamStep& s, const float* gradient, uint64_t
     if (s.lambda != 0) move += s.lambda * theta[i];
     theta[i] -= s.eta * move;
   }
+}
+
+// A rule's whole update of a run: m, v and theta point at the segment's start.
+inline void TakeAdamStep(const RuleSettings& settings, const AdamBias& bias, Loops loops,
+                         const UpdateContext& context, const Run& run, const float* gradient,
+                         float* m, float* v, float* theta, float* reply) {
+  const AdamStep step = {.eta = context.eta,
+                         .beta1 = settings.beta1,
+                         .beta2 = settings.beta2,
+                         .epsilon = settings.epsilon,
+                         .lambda = run.decayed ? settings.weight_decay : 0,
+                         .first_correction = bias.first_correction(),
+                         .second_correction = bias.second_correction()};
+  m += run.offset;
+  v += run.offset;
+  theta += run.offset;
+  if (loops == Loops::kFused) return AdamLoop(step, gradient, run.elements, m, v, theta, reply);
+  AdamLoopReference(step, gradient, run.elements, m, v, theta);
+  if (reply != nullptr) std::copy_n(theta, run.elements, reply);
 }
 
 }  // namespace foreshard

@@ -2,7 +2,12 @@
 // others join, while a synchronous job goes on to its end.
 #include <signal.h>
 
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -155,6 +160,41 @@ TEST(Views, EveryWorkerHoldsTheServersParameters) {
     EXPECT_EQ(std::memcmp(worker->client().parameters(), reader.client().parameters(),
                           elements * sizeof(float)), 0);
   }
+}
+
+// Asked to stop in the compressed phase, a worker leaves with nothing kept back; the others
+// go on without it.
+TEST(Views, AStoppedWorkerHandsInWhatItHasKeptBack) {
+  const v1::JobSpec job = SyntheticJob({"update.rule=apmsqueeze", "apmsqueeze.warmup_rounds=5",
+                                        "schedule.learning_rate=0.01"});
+  InProcessServers servers(job);
+  std::vector<std::unique_ptr<InProcessWorker>> workers;
+  for (int w = 0; w < 3; ++w) {
+    workers.push_back(std::make_unique<InProcessWorker>(job, servers.addresses()));
+  }
+  std::atomic<int> pushes{0};
+  workers[0]->after_push = [&](const PushFigures&) {
+    if (++pushes == 20) workers[0]->Stop();
+  };
+  std::vector<std::thread> threads;
+  for (auto& worker : workers) {
+    threads.emplace_back([&worker, first = worker == workers[0]] {
+      absl::Status status = worker->Connect();
+      ASSERT_TRUE(status.ok()) << status;
+      status = worker->Train();
+      EXPECT_EQ(status.code(), first ? absl::StatusCode::kCancelled : absl::StatusCode::kOk) << status;
+      worker->Leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(servers[0]->status().finished());
+  const auto kept = [](InProcessWorker& worker) {
+    double sum = 0;
+    for (const float e : worker.client().error()) sum += std::fabs(e);
+    return sum;
+  };
+  EXPECT_EQ(kept(*workers[0]), 0);
+  EXPECT_GT(kept(*workers[1]), 0);
 }
 
 }  // namespace

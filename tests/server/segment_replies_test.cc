@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/vector_math.h"
 #include "tests/server/segment_harness.h"
+#include "tests/server/segment_records.h"
 
 namespace foreshard {
 namespace {
@@ -53,19 +54,10 @@ Outcome PushOne(SegmentHarness& harness, uint32_t w, uint64_t ticket, CodecId re
 void ExpectReplayAgrees(const SegmentHarness& harness, const std::string& saved, size_t saved_at) {
   for (const bool from_the_middle : {false, true}) {
     const auto copy = Segment::Create(harness.options).value();
-    ByteSpan records(reinterpret_cast<const uint8_t*>(harness.records.data()), harness.records.size());
     if (from_the_middle) {
       ASSERT_TRUE(copy->Load(saved).ok());
-      records.remove_prefix(saved_at);
     }
-    while (!records.empty()) {
-      ByteSpan piece;
-      uint64_t size = 0;
-      const auto event = ParseRecord(records, &piece, &size);
-      ASSERT_TRUE(event.ok()) << event.status();
-      ASSERT_TRUE(copy->Replay(*event).ok());
-      records.remove_prefix(size);
-    }
+    ReplayRecords(std::string_view(harness.records).substr(from_the_middle ? saved_at : 0), copy.get());
     EXPECT_TRUE(copy->Save() == harness.segment->Save()) << from_the_middle;
   }
 }

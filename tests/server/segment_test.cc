@@ -6,6 +6,7 @@
 
 #include "common/core/catalogue.h"
 #include "tests/server/segment_harness.h"
+#include "tests/server/segment_records.h"
 
 namespace foreshard {
 namespace {
@@ -415,16 +416,7 @@ TEST(Segment, ReplayAndRestoreAreBitExactForEveryRule) {
       if (from_the_middle) {
         ASSERT_TRUE(copy->Load(saved).ok());
       }
-      ByteSpan records(reinterpret_cast<const uint8_t*>(harness.records.data()), harness.records.size());
-      records.remove_prefix(from_the_middle ? saved_at : 0);
-      while (!records.empty()) {
-        ByteSpan piece;
-        uint64_t size = 0;
-        const auto event = ParseRecord(records, &piece, &size);
-        ASSERT_TRUE(event.ok()) << event.status();
-        ASSERT_TRUE(copy->Replay(*event).ok());
-        records.remove_prefix(size);
-      }
+      ReplayRecords(std::string_view(harness.records).substr(from_the_middle ? saved_at : 0), copy.get());
       EXPECT_TRUE(copy->Save() == end) << traits.name << (from_the_middle ? " from the middle" : " from the start");
     }
   }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "gmock/gmock.h"
+#include "tests/server/segment_records.h"
 #include "tests/tools/squeeze_fleet.h"
 
 namespace foreshard {
@@ -585,17 +586,7 @@ TEST(ApmSqueeze, ReplaysAndRestoresToTheBit) {
       ASSERT_TRUE(loaded.ok()) << loaded;
       EXPECT_TRUE(copy->Save() == saved);
     }
-    ByteSpan records(reinterpret_cast<const uint8_t*>(fleet.records.data()), fleet.records.size());
-    records.remove_prefix(from_the_middle ? saved_at : 0);
-    while (!records.empty()) {
-      ByteSpan piece;
-      uint64_t size = 0;
-      const auto event = ParseRecord(records, &piece, &size);
-      ASSERT_TRUE(event.ok()) << event.status();
-      const absl::Status replayed = copy->Replay(*event);
-      ASSERT_TRUE(replayed.ok()) << replayed;
-      records.remove_prefix(size);
-    }
+    ReplayRecords(std::string_view(fleet.records).substr(from_the_middle ? saved_at : 0), copy.get());
     EXPECT_TRUE(copy->Save() == end) << (from_the_middle ? "from the middle" : "from the start");
   }
 }
