@@ -3,8 +3,8 @@
 // its error is zero and feedback brings the others in time (arXiv 1809.07599).
 //
 // Found by bisection: how many of the magnitudes' upper halves are at or above a bound is one
-// vectorised pass over the block, which lies in L1. The least of those that are taken is
-// bisected further among the few that share its upper half.
+// vectorised pass over the block, which lies in L1. Once only a few elements are left between
+// what is taken and what is not, it goes on among those.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -75,10 +75,12 @@ struct Bracket {
   uint32_t from_low = 0, above = 0;
 };
 
-// Narrows the bracket until count(low) is k or low alone is left.
+// Narrows the bracket until count(low) is k, or it holds no more than `few`, or low alone is
+// left.
 template <typename Count>
-void Bisect(const Count& count, uint32_t k, Bracket* bracket) {
-  while (bracket->high - bracket->low > 1 && bracket->from_low != k) {
+void Bisect(const Count& count, uint32_t k, uint32_t few, Bracket* bracket) {
+  while (bracket->high - bracket->low > 1 && bracket->from_low != k &&
+         bracket->from_low - bracket->above > few) {
     const int32_t middle = bracket->low + (bracket->high - bracket->low) / 2;
     const uint32_t counted = count(middle);
     (counted >= k ? bracket->low : bracket->high) = middle;
@@ -86,12 +88,15 @@ void Bisect(const Count& count, uint32_t k, Bracket* bracket) {
   }
 }
 
+// So few elements are told apart faster by themselves than by passes over the block (measured).
+constexpr uint32_t kFew = 48;
+
 // Of the keys. Most often the k-th largest is within a few powers of two from the largest:
 // down from there in widening steps, of which the first is one power of two. Meanwhile the
 // next block's values and errors are on their way.
 Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, const float* next_values,
                 const float* next_error) {
-  constexpr uint32_t kPart = 512;
+  constexpr uint32_t kPart = 1024;
   uint32_t asked = 0;
   const auto count = [&](int32_t least) {
     if (asked < n) {
@@ -113,7 +118,7 @@ Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, const
     bracket.high = bound;
     bracket.above = counted;
   }
-  Bisect(count, k, &bracket);
+  Bisect(count, k, kFew, &bracket);
   return bracket;
 }
 
@@ -198,19 +203,22 @@ FORESHARD_ISA_INLINE uint32_t ListPlacesBody(const uint64_t* map, uint32_t n, ui
 FORESHARD_ISA_VARIANTS(uint32_t, ListPlaces, (const uint64_t* map, uint32_t n, uint16_t* places),
                        (map, n, places))
 
-// Of the elements with this key, whose bits are set, only `wanted` keep them: the largest, of
-// equal ones the first.
-void Narrow(const float* c, const int16_t* keys, uint32_t n, int32_t key, uint32_t wanted,
+// Of the elements in the bracket, whose bits are set, only so many keep them that k are left:
+// the largest, of equal ones the first.
+void Narrow(const float* c, const int16_t* keys, uint32_t n, uint32_t k, const Bracket& by_key,
             Bitmap& map) {
-  Bitmap above;
-  Compare(keys, n, key + 1, above);
-  for (uint32_t w = 0; w * 64 < n; ++w) above[w] ^= map[w];
+  Bitmap inside;
+  Compare(keys, n, by_key.high, inside);
+  for (uint32_t w = 0; w * 64 < n; ++w) inside[w] ^= map[w];
   Places places;
-  const uint32_t count = ListPlaces(above, n, places);
+  const uint32_t count = ListPlaces(inside, n, places);
+  const uint32_t wanted = k - by_key.above;
   alignas(64) float candidates[kMaxBlockElements];
   for (uint32_t j = 0; j < count; ++j) candidates[j] = c[places[j]];
-  Bracket bracket = {.low = key << 16, .high = (key + 1) << 16, .from_low = count, .above = 0};
-  Bisect([&](int32_t least) { return CountMagnitudes(candidates, count, least); }, wanted, &bracket);
+  Bracket bracket = {
+      .low = by_key.low << 16, .high = by_key.high << 16, .from_low = count, .above = 0};
+  Bisect([&](int32_t least) { return CountMagnitudes(candidates, count, least); }, wanted, 0,
+         &bracket);
   // Those above low stay, and so many of those equal to it.
   uint32_t ties = bracket.from_low == wanted ? count : wanted - bracket.above;
   for (uint32_t j = 0; j < count; ++j) {
@@ -246,9 +254,7 @@ class TopK final : public Codec {
                                     error == nullptr ? nullptr : error + elements);
     Bitmap map;
     Compare(keys, elements, bracket.low, map);
-    if (bracket.from_low > count) {
-      Narrow(c, keys, elements, bracket.low, count - bracket.above, map);
-    }
+    if (bracket.from_low > count) Narrow(c, keys, elements, count, bracket, map);
     Places places;
     ListPlaces(map, elements, places);
     Send(values, error, places, count, out);
