@@ -20,7 +20,7 @@ inline std::vector<float> Numbers(uint64_t seed, uint64_t n) {
 }
 
 inline bool SameBits(absl::Span<const float> a, absl::Span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 }  // namespace foreshard
