@@ -12,4 +12,28 @@ namespace foreshard {
   for (uint32_t i = 0; i < n; i += kLineFloats) __builtin_prefetch(values + i, kRead, kIntoL2);
 }
 
+// The block behind this one, asked for bit by bit between passes over this one, since memory
+// takes only so much at once.
+class NextBlock {
+ public:
+  // `error` may be null.
+  NextBlock(const float* values, const float* error, uint32_t elements)
+      : values_(values + elements), error_(error), elements_(elements) {
+    if (error_ != nullptr) error_ += elements;
+  }
+  void Ask() {
+    constexpr uint32_t kPart = 512;
+    if (asked_ >= elements_) return;
+    Prefetch(values_ + asked_, kPart);
+    if (error_ != nullptr) Prefetch(error_ + asked_, kPart);
+    asked_ += kPart;
+  }
+
+ private:
+  const float* values_;
+  const float* error_;
+  const uint32_t elements_;
+  uint32_t asked_ = 0;
+};
+
 }  // namespace foreshard

@@ -92,18 +92,10 @@ void Bisect(const Count& count, uint32_t k, uint32_t few, Bracket* bracket) {
 constexpr uint32_t kFew = 48;
 
 // Of the keys. Most often the k-th largest is within a few powers of two from the largest:
-// down from there in widening steps, of which the first is one power of two. Meanwhile the
-// next block's values and errors are on their way.
-Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, const float* next_values,
-                const float* next_error) {
-  constexpr uint32_t kPart = 1024;
-  uint32_t asked = 0;
+// down from there in widening steps, of which the first is one power of two.
+Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, NextBlock* next) {
   const auto count = [&](int32_t least) {
-    if (asked < n) {
-      Prefetch(next_values + asked, kPart);
-      if (next_error != nullptr) Prefetch(next_error + asked, kPart);
-      asked += kPart;
-    }
+    next->Ask();
     return CountKeys(keys, n, static_cast<int16_t>(least));
   };
   Bracket bracket = {.low = 0, .high = most + 1, .from_low = n, .above = 0};
@@ -249,12 +241,15 @@ class TopK final : public Codec {
     keys[0] = 0;  // GCC 12 does not see that Keys writes all that is read
     if (error != nullptr) AddError(values, error, elements);
     const float* c = error == nullptr ? values : error;
+    NextBlock next(values, error, elements);
+    next.Ask();
     const int16_t most = Keys(c, elements, keys);
-    const Bracket bracket = FindKey(keys, elements, count, most, values + elements,
-                                    error == nullptr ? nullptr : error + elements);
+    const Bracket bracket = FindKey(keys, elements, count, most, &next);
+    next.Ask();
     Bitmap map;
     Compare(keys, elements, bracket.low, map);
     if (bracket.from_low > count) Narrow(c, keys, elements, count, bracket, map);
+    next.Ask();
     Places places;
     ListPlaces(map, elements, places);
     Send(values, error, places, count, out);
