@@ -42,7 +42,7 @@ absl::Status Dealer::Check(const DealerOptions& options) {
                      options.synchronous_workers,
                      " synchronous workers; use smaller batches or fewer workers"));
   }
-  if (options.most_members > 0 && options.synchronous_workers == 0) {
+  if (options.views && options.synchronous_workers == 0) {
     return absl::InvalidArgumentError("dealer: members of rounds without rounds");
   }
   if (options.synchronous_workers > 0 &&
@@ -61,7 +61,7 @@ Dealer::Dealer(const DealerOptions& options) : options_(options) {
   per_epoch_ = options.batches_per_epoch / workers * workers;
   total_ = per_epoch_ * options.epochs;
   completed_.resize(options.epochs);
-  if (options.most_members > 0) {
+  if (options.views) {
     book_.emplace(RoundBookOptions{.batches_per_epoch = options.batches_per_epoch,
                                    .epochs = options.epochs,
                                    .workers = options.synchronous_workers});
@@ -292,7 +292,7 @@ std::string Dealer::Save() const {
   writer.Put(options_.batches_per_epoch);
   writer.Put(options_.epochs);
   writer.Put(options_.synchronous_workers);
-  writer.Put(options_.most_members);
+  writer.Put(options_.views);
   writer.Put(options_.max_outstanding);
   writer.Put(options_.staleness_bound.has_value());
   writer.Put(options_.staleness_bound.value_or(0));
@@ -338,7 +338,7 @@ absl::Status Dealer::Load(std::string_view bytes) {
   }
   if (reader.Get<uint64_t>() != options_.batches_per_epoch || reader.Get<uint32_t>() != options_.epochs ||
       reader.Get<uint32_t>() != options_.synchronous_workers ||
-      reader.Get<uint32_t>() != options_.most_members ||
+      reader.Get<bool>() != options_.views ||
       reader.Get<uint32_t>() != options_.max_outstanding ||
       reader.Get<bool>() != options_.staleness_bound.has_value() ||
       reader.Get<uint32_t>() != options_.staleness_bound.value_or(0) ||

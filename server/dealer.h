@@ -44,9 +44,9 @@ struct DealerOptions {
   // 0: asynchronous, in arrival order. n: synchronous, worker of rank r gets
   // ticket step * n + r; an epoch's remainder of fewer than n batches is dropped.
   uint32_t synchronous_workers = 0;
-  // Synchronous: members may come and go, up to so many (server/round_book.h); 0: ranks are
-  // for good, and whoever takes one over goes on at its first missing batch.
-  uint32_t most_members = 0;
+  // Synchronous: members may come and go (server/round_book.h); else ranks are for good, and
+  // whoever takes one over goes on at its first missing batch.
+  bool views = false;
   uint32_t max_outstanding = 8;  // tickets in a worker's hands at most
   // Batches that a worker may be ahead of the slowest; none: no bound.
   std::optional<uint32_t> staleness_bound;

@@ -22,6 +22,12 @@ bool ByReader(const Event& event) {
           event.argument == static_cast<uint64_t>(ReadMode::kReaderLookahead));
 }
 
+void TurnInto(EventKind kind, Event* event) {
+  event->kind = kind;
+  event->payload = {};
+  event->codec = 0;
+}
+
 bool ChangesState(const Event& event) {
   return event.kind != EventKind::kSnapshot && !ByReader(event);
 }

@@ -105,6 +105,9 @@ inline constexpr uint64_t kEventOverheadBytes = 4 + 4 + 8 + 6 * 8 + 8 + 8;
 // True for a read without a worker slot, which changes nothing.
 bool ByReader(const Event& event);
 
+// Makes it an event of this kind, which has no payload.
+void TurnInto(EventKind kind, Event* event);
+
 // True for events that change a segment's or the dealer's state, and so belong
 // into a journal.
 bool ChangesState(const Event& event);

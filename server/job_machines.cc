@@ -78,7 +78,7 @@ DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epo
   DealerOptions options = {.batches_per_epoch = batches_per_epoch,
                            .epochs = training.epochs(),
                            .synchronous_workers = IsSynchronous(job) ? training.workers() : 0,
-                           .most_members = HasViews(job) ? training.max_workers() : 0,
+                           .views = HasViews(job),
                            .max_outstanding = MaxOutstanding(job)};
   if (training.has_staleness_bound()) options.staleness_bound = training.staleness_bound();
   if (job.schedule().ramp_epochs() > 0) {

@@ -91,16 +91,14 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
                      " slots (training.max_workers)"));
   }
   // The rounds' first members have the lowest slots.
-  if (const RoundBook* rounds = dealer_->rounds();
-      rounds != nullptr && !rounds->started() && *slot >= context_.job.training().workers()) {
+  const RoundBook* rounds = dealer_->rounds();
+  if (rounds != nullptr && !rounds->started() && *slot >= context_.job.training().workers()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("worker slot ", *slot, " is free, but the first ", context_.job.training().workers(),
                      " workers (training.workers) are still gathering, in slots 0 to ",
                      context_.job.training().workers() - 1, ": try again when training has begun"));
   }
-  if (const RoundBook* rounds = dealer_->rounds();
-      rounds != nullptr && rounds->members().size() >= context_.shard.agreement()->batches_per_epoch &&
-      rounds->members().count(*slot) == 0) {
+  if (rounds != nullptr && rounds->full() && rounds->members().count(*slot) == 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an epoch has ", context_.shard.agreement()->batches_per_epoch,
                      " batches, and rounds have as many members: start fewer workers"));

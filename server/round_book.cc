@@ -8,8 +8,7 @@ RoundBook::RoundBook(const RoundBookOptions& options)
     : options_(options), left_(options.epochs, options.batches_per_epoch) {}
 
 void RoundBook::Join(uint32_t worker) {
-  // More members than an epoch has batches could never fill a round.
-  if (members_.count(worker) > 0 || members_.size() >= options_.batches_per_epoch) return;
+  if (members_.count(worker) > 0 || full()) return;
   Member member;
   if (started_) {
     member.first_round = next_round_ + 1;

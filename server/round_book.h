@@ -55,6 +55,8 @@ class RoundBook {
   void Acknowledge(uint64_t view);
 
   bool started() const { return started_; }
+  // More members than an epoch has batches could never fill a round: nobody joins any more.
+  bool full() const { return members_.size() >= options_.batches_per_epoch; }
   bool finished() const;
   // Rises with each change of members after the start; 0: the slots 0 to workers - 1.
   uint64_t view() const { return view_; }

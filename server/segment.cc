@@ -187,18 +187,13 @@ absl::Status Segment::Admit(Event* event) const {
     return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker, " claims version ",
                                                    event->held_version, "; the newest is ", version_));
   }
-  const auto turn_into = [event](EventKind kind) {
-    event->kind = kind;
-    event->payload = {};
-    event->codec = 0;
-  };
   const bool known = event->incarnation == slot.incarnation;
   if (options_.synchronous) return AdmitToRound(event);
   if (known && event->sequence <= slot.sequence) {
-    turn_into(EventKind::kResend);
+    TurnInto(EventKind::kResend, event);
   } else if (event->kind == EventKind::kPush && options_.delay_threshold.has_value() &&
              version_ - event->held_version > *options_.delay_threshold) {
-    turn_into(EventKind::kDiscard);
+    TurnInto(EventKind::kDiscard, event);
   }
   return event->kind == EventKind::kResend ? absl::OkStatus() : AdmitAtStep(*event);
 }
@@ -355,7 +350,7 @@ Outcome Segment::Push(const Event& event, Reply* reply) {
   // Whether slot.held is what the gradient was computed at.
   const bool knows_held = slot.has_held && held_elements_ > 0 && event.held_version == slot.version_sent;
   if (knows_held) MeasureGap(context, slot, &outcome);
-  Outgoing outgoing = 
+  Outgoing outgoing =
       BeginReply(ReplyCodec(event, slot), version_ + 1, event.worker, &slot, reply);
   Scratch& scratch = ThreadScratch();
   PayloadReader reader(event.payload);

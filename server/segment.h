@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/core/reply_part.h"
 #include "common/core/schedule.h"
 #include "common/core/shard_plan.h"
 #include "kernels/codecs/codec.h"
@@ -52,14 +53,6 @@ struct SegmentOptions {
   std::optional<uint64_t> delay_threshold;
   CodecSettings codec;
   uint64_t seed = 0;  // the job's, for codecs that choose at random
-};
-
-// What a reply consists of, in this order; all fp32 but the result.
-enum ReplyPart : uint32_t {
-  kResultPart = 1,       // the last round's encoded result
-  kParametersPart = 2,
-  kMomentumPart = 4,
-  kDenominatorPart = 8,
 };
 
 // Where the reply goes. The caller gives a buffer of Segment::max_reply_bytes(); the
@@ -129,9 +122,10 @@ class Segment {
   Outcome Apply(const Event& event, Reply* reply);
 
   // Rules with a worker half, where the rate jumps (Schedule::Steps). theta holds
-  // -eta gamma v_i of every worker i; at a step eta changes in all of them at once,
-  // so that each worker brings its v_i, its share, with kLearningRateRepair, by which theta -= (eta_new - eta_i) gamma v_i, eta_i being the
-  // rate of that worker's last applied push. kPending: noted, others' are missing, ask
+  // -eta gamma v_i of every worker i; at a step eta changes in all of them at once, so that
+  // each worker brings its v_i, its share, with kLearningRateRepair, by which
+  // theta -= (eta_new - eta_i) gamma v_i, eta_i being the rate of that worker's last applied
+  // push. kPending: noted, others' are missing, ask
   // again with an empty payload. kCurrent: nothing is missing any more; the clock is at
   // the step and the reply the parameters. The clock never passes a step while a joined
   // slot's share is missing: Admit refuses such a push.
@@ -232,6 +226,10 @@ class Segment {
   void ApplyShare(const Event& event, Slot* slot);
 
   absl::Status AdmitToRound(Event* event) const;
+  // Whether the open round waits for the slot.
+  bool Awaited(const Slot& slot) const {
+    return slot.in_round && slot.contributed_before <= open_round_ && slot.absent_before <= open_round_;
+  }
   absl::Status CheckView(const Event& event) const;
   absl::Status CheckPhaseChange(const Event& event) const;
   Outcome NotePush(const Event& event);

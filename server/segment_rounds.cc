@@ -33,11 +33,6 @@ absl::Status Segment::AdmitToRound(Event* event) const {
   const auto refused = [&](const auto&... what) {
     return absl::StrCat("segment ", options_.plan.id, ", worker ", event->worker, ": ", what...);
   };
-  const auto turn_into = [event](EventKind kind) {
-    event->kind = kind;
-    event->payload = {};
-    event->codec = 0;
-  };
   const Slot& slot = slots_[event->worker];
   const uint64_t round = event->argument;
   const bool known = event->incarnation == slot.incarnation;
@@ -48,7 +43,7 @@ absl::Status Segment::AdmitToRound(Event* event) const {
   if (event->kind == EventKind::kResend || event->kind == EventKind::kLate) return absl::OkStatus();
   // Said again: a late one stays late.
   if (known && slot.late_sequence != 0 && event->sequence == slot.late_sequence) {
-    turn_into(EventKind::kLate);
+    TurnInto(EventKind::kLate, event);
     return absl::OkStatus();
   }
   if (round < slot.contributed_before) {
@@ -58,12 +53,12 @@ absl::Status Segment::AdmitToRound(Event* event) const {
           refused("sends other bytes than before for push ", event->sequence, " of round ", round,
                   ": what is sent again must be what was sent"));
     }
-    turn_into(EventKind::kResend);
+    TurnInto(EventKind::kResend, event);
     return absl::OkStatus();
   }
   // Who is of the round no more, or not yet, is late as well: it was given up for lost.
-  if (round < open_round_ || !slot.in_round || (slot.first_round > round && !slot.has_pending)) {
-    turn_into(EventKind::kLate);
+  if (round < open_round_ || slot.first_round > round) {
+    TurnInto(EventKind::kLate, event);
     return absl::OkStatus();
   }
   if (squeeze_ != nullptr && event->kind == EventKind::kPush) {
@@ -191,10 +186,8 @@ bool Segment::RoundComplete() const {
   if (!options_.synchronous) return false;
   bool any = false;
   for (const Slot& slot : slots_) {
-    if (!slot.in_round) continue;
-    const bool acted = slot.contributed_before > open_round_;
-    if (!acted && slot.absent_before <= open_round_) return false;
-    any |= acted;
+    if (Awaited(slot)) return false;
+    any |= slot.in_round && slot.contributed_before > open_round_;
   }
   return any;
 }
@@ -202,10 +195,7 @@ bool Segment::RoundComplete() const {
 std::vector<uint32_t> Segment::MissingMembers() const {
   std::vector<uint32_t> missing;
   for (uint32_t worker = 0; worker < slots_.size(); ++worker) {
-    const Slot& slot = slots_[worker];
-    if (slot.in_round && slot.contributed_before <= open_round_ && slot.absent_before <= open_round_) {
-      missing.push_back(worker);
-    }
+    if (Awaited(slots_[worker])) missing.push_back(worker);
   }
   return missing;
 }

@@ -22,6 +22,11 @@ constexpr uint64_t kPlanBytesPerBlock = sizeof(Block) + 16;
 
 double Mebibytes(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+bool MayCompleteRound(EventKind kind) {
+  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kAbsent ||
+         kind == EventKind::kViewChange;
+}
+
 }  // namespace
 
 Shard::Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink)
@@ -193,15 +198,6 @@ absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {
   return agreed->cells[index].get();
 }
 
-namespace {
-
-bool MayCompleteRound(EventKind kind) {
-  return kind == EventKind::kPush || kind == EventKind::kSkip || kind == EventKind::kAbsent ||
-         kind == EventKind::kViewChange;
-}
-
-}  // namespace
-
 absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* reply) {
   Performed performed;
   Event closed = {.kind = EventKind::kRoundClosed, .segment = event.segment};
@@ -251,6 +247,16 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
   return performed;
 }
 
+bool Shard::PerformOwn(Cell& cell, const Event& event, std::vector<RoundWaiter*>* released) {
+  const absl::StatusOr<Performed> performed = Perform(cell, event, nullptr);
+  if (!performed.ok()) {
+    VLOG(1) << performed.status();
+    return false;
+  }
+  released->insert(released->end(), performed->released.begin(), performed->released.end());
+  return true;
+}
+
 std::vector<RoundWaiter*> Shard::Release(EventKind kind, uint32_t worker, uint64_t incarnation) {
   std::vector<RoundWaiter*> released;
   const Agreement* agreed = agreement();
@@ -264,10 +270,8 @@ std::vector<RoundWaiter*> Shard::Release(EventKind kind, uint32_t worker, uint64
       event.kind = EventKind::kAbsent;
       event.argument = ~uint64_t{0};
     }
-    const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
-    if (performed.ok()) released.insert(released.end(), performed->released.begin(), performed->released.end());
-    // A newer incarnation has the slot: then there is nothing to release.
-    if (!performed.ok()) VLOG(1) << performed.status();
+    // Fails where a newer incarnation has the slot: then there is nothing to release.
+    PerformOwn(*cell, event, &released);
   }
   return released;
 }
@@ -286,13 +290,8 @@ absl::StatusOr<std::vector<RoundWaiter*>> Shard::ChangeView(uint64_t number, con
       absl::MutexLock lock(&cell->mutex);
       if (cell->segment->view() >= number) continue;  // another worker was first
     }
-    const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
-    // Another worker may have been first after all.
-    if (performed.ok()) {
-      released.insert(released.end(), performed->released.begin(), performed->released.end());
-    } else {
-      VLOG(1) << performed.status();
-    }
+    // Fails where another worker has been first after all.
+    PerformOwn(*cell, event, &released);
   }
   return released;
 }
@@ -321,10 +320,7 @@ std::vector<RoundWaiter*> Shard::CloseWithoutStragglers(int64_t now, double seco
       }
     }
     for (const Event& event : absent) {
-      const absl::StatusOr<Performed> performed = Perform(*cell, event, nullptr);
-      if (!performed.ok()) continue;
-      ++*absences;
-      released.insert(released.end(), performed->released.begin(), performed->released.end());
+      if (PerformOwn(*cell, event, &released)) ++*absences;
     }
   }
   return released;

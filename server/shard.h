@@ -135,6 +135,8 @@ class Shard {
   uint32_t index() const { return shard_; }
 
  private:
+  // Performs an event that no call has brought; adds whom it releases. False: refused.
+  bool PerformOwn(Cell& cell, const Event& event, std::vector<RoundWaiter*>* released);
   absl::StatusOr<std::unique_ptr<Agreement>> MakeAgreement(const v1::Contract& contract,
                                                            const v1::ModelSchema& model,
                                                            uint64_t train_examples) const;

@@ -6,9 +6,9 @@
 //   encoder.Transform(plan, ticket, clock, parameters, gradient);
 //   encoder.Encode(plan, {.worker = 2, .sequence = 7}, gradient, payload);  // EncodedBytes(plan)
 //
-// Where the rate changes, what servers hold of this worker's momentum is repaired:
-// a little in every push while it changes smoothly,
-// by the momentum itself, brought before the first push at the new rate, where it jumps:
+// Where the rate changes, what servers hold of this worker's momentum is repaired: a little
+// in every push while it changes smoothly, by the momentum itself, brought before the first
+// push at the new rate, where it jumps:
 //
 //   if (encoder.has_momentum()) ... send momentum() of the segment, wait ...
 //   encoder.NoteRepaired(plan, step);

@@ -256,7 +256,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   if (pending) {
     // What is kept back is handed in after the round, before the worker leaves; calls do
     // not outlive a stop by long.
-    const bool folds = options_.views && encoder_.squeezes() && !encoder_.error().empty();
+    const bool folds = encoder_.squeezes() && !encoder_.error().empty();
     if (options_.stop != nullptr && options_.stop->load() && !folds) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
     }

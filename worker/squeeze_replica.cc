@@ -13,7 +13,7 @@
 namespace foreshard {
 namespace {
 
-constexpr uint32_t kState = RoundReply::kParameters | RoundReply::kMomentum | RoundReply::kDenominator;
+constexpr uint32_t kState = kParametersPart | kMomentumPart | kDenominatorPart;
 
 // The runs of a reply's part, wherever gRPC's slices end.
 class PartReader {
@@ -46,8 +46,8 @@ SqueezeReplica::SqueezeReplica(const SqueezeReplicaOptions& options)
 uint64_t SqueezeReplica::ReplyBytes(const SegmentPlan& plan, uint32_t parts) const {
   const uint64_t fp32 = plan.elements * sizeof(float);
   uint64_t bytes = 0;
-  if (parts & RoundReply::kResult) bytes += EncodedBytes(*options_.codec, plan.blocks);
-  for (const uint32_t part : {RoundReply::kParameters, RoundReply::kMomentum, RoundReply::kDenominator}) {
+  if (parts & kResultPart) bytes += EncodedBytes(*options_.codec, plan.blocks);
+  for (const uint32_t part : {kParametersPart, kMomentumPart, kDenominatorPart}) {
     if (parts & part) bytes += fp32;
   }
   return bytes;
@@ -68,14 +68,14 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
                                   float* parameters, float* error) {
   State& state = segments_[plan.id];
   const uint32_t parts = reply.parts;
-  if ((parts & ~(kState | RoundReply::kResult)) != 0 || payload.bytes != ReplyBytes(plan, parts)) {
+  if ((parts & ~(kState | kResultPart)) != 0 || payload.bytes != ReplyBytes(plan, parts)) {
     return absl::DataLossError(
         absl::StrCat(payload.bytes, " bytes where the parts ", parts, " are ", ReplyBytes(plan, parts)));
   }
-  if ((parts & RoundReply::kResult) != 0 && !state.frozen) {
+  if ((parts & kResultPart) != 0 && !state.frozen) {
     return absl::DataLossError("a compressed result for a segment whose variance this worker does not hold");
   }
-  if (!reply.frozen && (parts & (RoundReply::kMomentum | RoundReply::kDenominator)) != 0) {
+  if (!reply.frozen && (parts & (kMomentumPart | kDenominatorPart)) != 0) {
     return absl::DataLossError("momentum and denominator of a variance that is not frozen");
   }
   if (reply.frozen && (reply.members == 0 || !std::isfinite(reply.eta))) {
@@ -86,7 +86,7 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
     return absl::DataLossError("the variance is frozen, but the reply does not bring it");
   }
   PartReader reader(payload);
-  if (parts & RoundReply::kResult) {
+  if (parts & kResultPart) {
     // Looked at first: nothing may change where the reply is damaged.
     PartReader check(payload);
     for (const Block& block : plan.blocks) {
@@ -117,7 +117,7 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
   }
   float* const momentum = momentum_.data() + plan.begin;
   float* const denominator = denominator_.data() + plan.begin;
-  if (parts & RoundReply::kResult) {
+  if (parts & kResultPart) {
     const CodecKey key = ResultKey(options_.seed, plan.id, reply.version);
     for (const Block& block : plan.blocks) {
       const FrozenAdamStep step = {.eta = reply.eta,
@@ -128,9 +128,9 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
                  momentum + block.offset, denominator + block.offset, parameters + block.offset);
     }
   }
-  if (parts & RoundReply::kParameters) reader.Copy(plain_, plan, parameters);
-  if (parts & RoundReply::kMomentum) reader.Copy(plain_, plan, momentum);
-  if (parts & RoundReply::kDenominator) reader.Copy(plain_, plan, denominator);
+  if (parts & kParametersPart) reader.Copy(plain_, plan, parameters);
+  if (parts & kMomentumPart) reader.Copy(plain_, plan, momentum);
+  if (parts & kDenominatorPart) reader.Copy(plain_, plan, denominator);
   if (error != nullptr) {
     if (reply.frozen != state.frozen) {
       // At the freeze there is none, and a return to full precision has taken it all in.

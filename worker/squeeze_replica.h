@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/core/bytes.h"
+#include "common/core/reply_part.h"
 #include "common/core/shard_plan.h"
 #include "kernels/codecs/codec.h"
 
@@ -42,10 +43,9 @@ struct SqueezeReplicaOptions {
   size_t segments = 0;
 };
 
-// What a reply's header says. Bits of `parts` in the order in which the payload has them.
+// What a reply's header says.
 struct RoundReply {
-  static constexpr uint32_t kResult = 1, kParameters = 2, kMomentum = 4, kDenominator = 8;
-  uint32_t parts = 0;
+  uint32_t parts = 0;  // ReplyParts
   bool late = false;   // the contribution was not applied
   uint64_t version = 0;
   // How the next contribution must be.

@@ -24,16 +24,6 @@ using ::testing::SizeIs;
 
 class DaemonsTest : public EndToEndTest {
  protected:
-  // Two servers of the job, up.
-  std::unique_ptr<Fleet> Servers(const std::string& job) {
-    std::unique_ptr<Fleet> fleet = MakeFleet(job);
-    for (uint32_t shard = 0; shard < 2; ++shard) {
-      EXPECT_TRUE(fleet->StartServer(shard).ok());
-    }
-    const absl::Status up = fleet->WaitForServers(kPatience);
-    EXPECT_TRUE(up.ok()) << up;
-    return fleet;
-  }
   // An endless job; ends with the fleet.
   std::string EndlessJob(const std::vector<std::string>& overrides = {}) {
     std::vector<std::string> all = {"training.epochs=100000"};

@@ -195,13 +195,6 @@ class ElasticDaemonsTest : public EndToEndTest {
     }
     return {};
   }
-  std::unique_ptr<Fleet> Servers(const std::string& job) {
-    std::unique_ptr<Fleet> fleet = MakeFleet(job);
-    for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_TRUE(fleet->StartServer(shard).ok());
-    const absl::Status up = fleet->WaitForServers(kPatience);
-    EXPECT_TRUE(up.ok()) << up;
-    return fleet;
-  }
 };
 
 // Dead in the middle of its local steps, of which the servers know nothing.

@@ -212,6 +212,14 @@ std::unique_ptr<Fleet> EndToEndTest::MakeFleet(const std::string& job) {
                                               .job = {absl::StrCat("--job=", job)}});
 }
 
+std::unique_ptr<Fleet> EndToEndTest::Servers(const std::string& job) {
+  std::unique_ptr<Fleet> fleet = MakeFleet(job);
+  for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_TRUE(fleet->StartServer(shard).ok());
+  const absl::Status up = fleet->WaitForServers(kPatience);
+  EXPECT_TRUE(up.ok()) << up;
+  return fleet;
+}
+
 std::vector<v1::StatusReply> EndToEndTest::Statuses(const Fleet& fleet) {
   std::vector<v1::StatusReply> statuses;
   for (absl::StatusOr<v1::StatusReply>& reply :

@@ -69,6 +69,8 @@ class EndToEndTest : public ::testing::Test {
 
   // Daemons of `job`, started directly.
   std::unique_ptr<Fleet> MakeFleet(const std::string& job);
+  // A fleet whose two servers are up.
+  std::unique_ptr<Fleet> Servers(const std::string& job);
   // The statuses of the fleet's servers; empty where one did not answer.
   std::vector<v1::StatusReply> Statuses(const Fleet& fleet);
   // Completed tickets, as the lead says.

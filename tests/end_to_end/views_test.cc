@@ -23,13 +23,6 @@ class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<cons
  protected:
   static constexpr uint64_t kExamples = 3000;
 
-  std::unique_ptr<Fleet> Servers(const std::string& job) {
-    std::unique_ptr<Fleet> fleet = MakeFleet(job);
-    for (uint32_t shard = 0; shard < 2; ++shard) EXPECT_TRUE(fleet->StartServer(shard).ok());
-    const absl::Status up = fleet->WaitForServers(kPatience);
-    EXPECT_TRUE(up.ok()) << up;
-    return fleet;
-  }
   std::string Job(std::vector<std::string> overrides = {}) {
     std::vector<std::string> all = {absl::StrCat("update.rule=", GetParam()), "update.momentum=",
                                     "compression.push=", "training.workers=3", "timeouts.lease_seconds=2",

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/codecs/codec.h"
 #include "server/segment.h"
+#include "tools/simulate/round_reply.h"
 #include "worker/squeeze_replica.h"
 
 namespace foreshard {
@@ -114,15 +115,7 @@ class SqueezeFleet {
     Worker& worker = workers[w];
     const ByteSpan piece(buffer.data(), reply.bytes);
     const absl::Status taken = worker.replica->Take(
-        plan,
-        {.parts = reply.parts,
-         .late = outcome.result == Result::kLate,
-         .version = outcome.version,
-         .round = outcome.round,
-         .members = outcome.members,
-         .frozen = outcome.phase == Phase::kFrozen,
-         .fold = outcome.fold,
-         .eta = outcome.eta},
+        plan, ToRoundReply(outcome, reply.parts),
         {absl::MakeConstSpan(&piece, 1), piece.size()}, place, sent, worker.parameters.data(),
         worker.error.data());
     ASSERT_TRUE(taken.ok()) << taken;

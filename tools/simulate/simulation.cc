@@ -21,6 +21,7 @@
 #include "kernels/device.h"
 #include "server/job_machines.h"
 #include "tools/simulate/push_measures.h"
+#include "tools/simulate/round_reply.h"
 #include "tools/simulate/virtual_network.h"
 #include "worker/elastic_replica.h"
 #include "worker/evaluator.h"
@@ -632,15 +633,7 @@ absl::Status Simulation::TakeReply(uint32_t k, uint32_t s, const Outcome& outcom
   if (payload.data() == reinterpret_cast<const uint8_t*>(values)) return absl::OkStatus();
   const Payload whole = {.pieces = {&payload, 1}, .bytes = payload.size()};
   if (worker.encoder.squeezes() && IsTrainable(s)) {
-    return worker.encoder.TakeReply(plan,
-                                    {.parts = parts,
-                                     .version = outcome.version,
-                                     .round = outcome.round,
-                                     .members = outcome.members,
-                                     .frozen = outcome.phase == Phase::kFrozen,
-                                     .fold = outcome.fold,
-                                     .eta = outcome.eta},
-                                    whole, {}, {}, values);
+    return worker.encoder.TakeReply(plan, ToRoundReply(outcome, parts), whole, {}, {}, values);
   }
   return reader_.Read(plan, *codecs_.Find(codec), ReplyKey(job_.seed(), s, k, outcome.version), whole,
                       values);
