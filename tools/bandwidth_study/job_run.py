@@ -237,7 +237,9 @@ class Run:
         before = self._samples[-1]
         sample.compute_seconds = before.compute_seconds
         sample.compute_batches = before.compute_batches
-        said = [worker.get("figures") or {} for worker in self._status.get("workers", [])]
+        # One that was through before another came has left its slot to that one.
+        said = [worker.get("figures") or {} for key in ("workers", "past_workers")
+                for worker in self._status.get(key, [])]
         for name, field in (("batches", "steps"), ("push_bytes", "push_bytes"),
                             ("pull_bytes", "pull_bytes"),
                             ("push_plain_bytes", "push_uncompressed_bytes"),
@@ -264,7 +266,8 @@ class Run:
         self._samples.append(sample)
 
     def _ask_status(self, seconds):
-        """What the lead says, over the links that are not measured."""
+        """What the lead says, over the links that are not measured. False: no answer, so
+        that what it said before stands."""
         command = [self._programs.path("foreshard"), "status", "--json",
                    f"--servers={self._address_list}", f"--timeout={_STATUS_TIMEOUT_SECONDS}"]
         with self._network.inside(networks.OBSERVER):
@@ -274,10 +277,10 @@ class Run:
         try:
             servers = json.loads(done.stdout)["servers"]
         except (ValueError, KeyError):
-            return
+            return False
         lead = next((server for server in servers if server.get("lead")), None)
         if lead is None:
-            return
+            return False
         self._status = lead
         for evaluation in lead.get("evaluations", []):
             key = (evaluation["parameters"], evaluation["epoch"], evaluation["final"])
@@ -292,14 +295,16 @@ class Run:
         if self._samples:
             last = self._samples[-1]
             self._progress(last.seconds, last.batches, lead.get("total_tickets", 0), last.loss)
+        return True
 
     def _await_evaluation(self, trained):
         deadline = time.monotonic() + _LEAVE_SECONDS
         while True:
-            self._ask_status(trained)
+            # What it said before the workers left lacks what they said last.
+            answered = self._ask_status(trained)
             total, made = (self._status.get(key, 0)
                            for key in ("total_tickets", "completed_tickets"))
-            if self._status.get("finished") and made >= total:
+            if answered and self._status.get("finished") and made >= total:
                 break
             if time.monotonic() >= deadline:
                 raise RunError(f"the workers left after {made} of {total} batches: "
