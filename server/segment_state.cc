@@ -10,7 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
-constexpr uint16_t kFormat = 3;  // 3: views and phases
+constexpr uint16_t kFormat = 4;  // 3: views and phases; 4: results without bytes
 
 class Saver final : public StateVisitor {
  public:
@@ -79,6 +79,7 @@ std::string Segment::Save() const {
   writer.Put(next_phase_.has_value());
   writer.Put(next_phase_.value_or(Phase::kFull));
   writer.Put(next_phase_round_);
+  writer.Put(has_result_);
   writer.PutBytes(result_);
   writer.Put(result_eta_);
   writer.Put(result_folded_);
@@ -147,9 +148,11 @@ absl::Status Segment::Load(std::string_view bytes) {
       (squeeze_ == nullptr && loaded.phase_ != Phase::kFull)) {
     return damaged("has a phase that there is not");
   }
+  loaded.has_result_ = reader.Get<bool>();
   const ByteSpan result = reader.GetBytes();
-  if (!result.empty() &&
-      result.size() != EncodedBytes(*codecs_.Find(options_.squeeze.codec), options_.plan.blocks)) {
+  if (result.size() != (loaded.has_result_
+                            ? EncodedBytes(*codecs_.Find(options_.squeeze.codec), options_.plan.blocks)
+                            : 0)) {
     return damaged("has a round's result of the wrong size");
   }
   loaded.result_.assign(result.begin(), result.end());
