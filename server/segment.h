@@ -317,8 +317,9 @@ class Segment {
   uint64_t announced_round_ = 0;
   uint64_t phase_round_ = 0;  // the first of the phase it is in
   RoundMeasure measure_;
-  // Frozen: the last round's encoded result, its rate, and whether it was a fold, after
-  // which workers take the parameters anew. Empty where the last round had none.
+  // Frozen: whether the last round had a result; its bytes (none where all tensors here are
+  // dead), its rate, and whether it was a fold, after which workers take the parameters anew.
+  bool has_result_ = false;
   std::vector<uint8_t> result_;
   float result_eta_ = 0;
   bool result_folded_ = false;

@@ -37,6 +37,8 @@ const Codec& Segment::ReplyCodec(const Event& event, const Slot& slot) const {
       options_.plan.kind == TensorKind::kStatistic || event.held_version != slot.version_sent) {
     return plain;
   }
+  // What fp16 or bf16 make of a dead tensor's block is no parameters.
+  if (squeeze_ != nullptr) return plain;
   if (codec->replies_carry_values()) return *codec;
   if (!options_.keep_all_held || options_.synchronous || !slot.has_held || slot.unsure) return plain;
   const bool skipped = event.kind == EventKind::kSkip || event.kind == EventKind::kDiscard;

@@ -230,6 +230,7 @@ void Segment::ChangePhase(Phase phase) {
     squeeze_->Thaw();
   }
   // Nobody can follow by results over a change of phase.
+  has_result_ = false;
   result_.clear();
 }
 
@@ -269,7 +270,8 @@ Outcome Segment::CloseRound() {
     const CodecKey result_key = ResultKey(options_.seed, options_.plan.id, version_ + 1);
     float* const mean = ThreadScratch().gradient;
     result_folded_ = folds();
-    if (Frozen()) result_.resize(EncodedBytes(codec, options_.plan.blocks));
+    has_result_ = Frozen();
+    if (has_result_) result_.resize(EncodedBytes(codec, options_.plan.blocks));
     uint8_t* result = result_.data();
     rule_->Begin(context);
     for (const Block& block : options_.plan.blocks) {
@@ -314,9 +316,9 @@ void Segment::WriteRound(const Event& event, Reply* reply, Outcome* outcome) {
   const bool read = event.kind == EventKind::kRead &&
                     event.argument == static_cast<uint64_t>(ReadMode::kSlot);
   reply->codec = CodecId::kNone;
-  if (read || event.held_version + 1 != version_ || result_.empty()) {
+  if (read || event.held_version + 1 != version_ || !has_result_) {
     // A round in which nobody contributed leaves all as it was; a change of phase does not.
-    if (!read && event.held_version == version_ && !result_.empty()) {
+    if (!read && event.held_version == version_ && has_result_) {
       reply->bytes = 0;
       reply->parts = 0;
       return;

@@ -10,7 +10,8 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
-constexpr uint16_t kFormat = 4;  // 3: views and phases; 4: phases that were announced, measures
+// 3: views and phases; 4: phases that were announced, measures, results without bytes
+constexpr uint16_t kFormat = 4;
 
 class Saver final : public StateVisitor {
  public:
@@ -85,6 +86,7 @@ std::string Segment::Save() const {
   writer.Put(measure_.variance_sum);
   writer.Put(measure_.error_squares);
   writer.Put(measure_.momentum_squares);
+  writer.Put(has_result_);
   writer.PutBytes(result_);
   writer.Put(result_eta_);
   writer.Put(result_folded_);
@@ -159,9 +161,11 @@ absl::Status Segment::Load(std::string_view bytes) {
       (squeeze_ == nullptr && loaded.phase_ != Phase::kFull)) {
     return damaged("has a phase that there is not");
   }
+  loaded.has_result_ = reader.Get<bool>();
   const ByteSpan result = reader.GetBytes();
-  if (!result.empty() &&
-      result.size() != EncodedBytes(*codecs_.Find(options_.squeeze.codec), options_.plan.blocks)) {
+  if (result.size() != (loaded.has_result_
+                            ? EncodedBytes(*codecs_.Find(options_.squeeze.codec), options_.plan.blocks)
+                            : 0)) {
     return damaged("has a round's result of the wrong size");
   }
   loaded.result_.assign(result.begin(), result.end());

@@ -1,11 +1,12 @@
 #include "tools/admin_client.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
+#include "common/net/pending_calls.h"
 
 namespace foreshard {
 namespace {
@@ -45,17 +46,16 @@ AdminClient::AdminClient(std::vector<std::string> addresses) : addresses_(std::m
 
 std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Duration timeout) {
   std::vector<Call<v1::StatusRequest, v1::StatusReply>> calls(stubs_.size());
-  absl::BlockingCounter left(static_cast<int>(stubs_.size()));
+  const auto pending = std::make_shared<PendingCalls>(stubs_.size());
   for (size_t i = 0; i < stubs_.size(); ++i) {
     auto& call = calls[i];
     call.context.set_deadline(Deadline(timeout));
     stubs_[i]->async()->GetStatus(&call.context, &call.request, &call.reply,
-                                  [&call, &left](grpc::Status status) {
-                                    call.status = std::move(status);
-                                    left.DecrementCount();
+                                  [&call, pending](const grpc::Status& status) {
+                                    pending->Done([&] { call.status = status; });
                                   });
   }
-  left.Wait();
+  pending->Wait();
   std::vector<absl::StatusOr<v1::StatusReply>> replies;
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].status.ok()) {
@@ -70,19 +70,18 @@ std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Durati
 std::vector<absl::Status> AdminClient::Stop(const std::string& reason, bool exit_process,
                                             absl::Duration timeout) {
   std::vector<Call<v1::StopRequest, v1::StopReply>> calls(stubs_.size());
-  absl::BlockingCounter left(static_cast<int>(stubs_.size()));
+  const auto pending = std::make_shared<PendingCalls>(stubs_.size());
   for (size_t i = 0; i < stubs_.size(); ++i) {
     auto& call = calls[i];
     call.context.set_deadline(Deadline(timeout));
     call.request.set_reason(reason);
     call.request.set_exit_process(exit_process);
     stubs_[i]->async()->Stop(&call.context, &call.request, &call.reply,
-                             [&call, &left](grpc::Status status) {
-                               call.status = std::move(status);
-                               left.DecrementCount();
+                             [&call, pending](const grpc::Status& status) {
+                               pending->Done([&] { call.status = status; });
                              });
   }
-  left.Wait();
+  pending->Wait();
   std::vector<absl::Status> statuses;
   for (size_t i = 0; i < calls.size(); ++i) statuses.push_back(Named(addresses_[i], calls[i].status));
   return statuses;

@@ -1,10 +1,13 @@
 #include "worker/heartbeat.h"
 
 #include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
+#include "common/net/pending_calls.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "glog/logging.h"
 #include "worker/patience.h"
@@ -56,7 +59,7 @@ void Heartbeat::Beat(bool leaving) {
   request.set_leaving(leaving);
   std::vector<std::unique_ptr<v1::ParameterServer::Stub>> stubs;
   std::vector<std::unique_ptr<Call>> calls;
-  absl::BlockingCounter left(static_cast<int>(options_.channels.size()));
+  const auto pending = std::make_shared<PendingCalls>(options_.channels.size());
   for (const auto& channel : options_.channels) {
     stubs.push_back(v1::ParameterServer::NewStub(channel));
     calls.push_back(std::make_unique<Call>());
@@ -64,12 +67,11 @@ void Heartbeat::Beat(bool leaving) {
     call->context.set_deadline(std::chrono::system_clock::now() +
                                absl::ToChronoNanoseconds(interval_));
     stubs.back()->async()->Heartbeat(&call->context, &request, &call->reply,
-                                     [call, &left](const grpc::Status& status) {
-                                       call->status = FromGrpc(status);
-                                       left.DecrementCount();
+                                     [call, pending](const grpc::Status& status) {
+                                       pending->Done([&] { call->status = FromGrpc(status); });
                                      });
   }
-  left.Wait();
+  pending->Wait();
   for (size_t shard = 0; shard < calls.size(); ++shard) {
     const absl::Status& status = calls[shard]->status;
     if (status.ok() || IsTransient(status.code())) continue;

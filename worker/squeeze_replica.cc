@@ -105,7 +105,9 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
     const CodecKey key = PushKey(options_.seed, plan.id, place);
     for (const Block& block : plan.blocks) {
       float* const e = error + block.offset;
-      kernels::Add(e, mine.NextDecoded(codec, block, key), block.elements);
+      const float* const decoded = mine.NextDecoded(codec, block, key);
+      if (block.dead) continue;  // nothing of it is kept back, also of a fold
+      kernels::Add(e, decoded, block.elements);
       if (!options_.compress_gradients) {
         AddScaled(block.elements, -options_.beta1, momentum_.data() + plan.begin + block.offset, e);
       }

@@ -19,6 +19,8 @@
 // of what it counted as meanwhile:
 //
 //   e += C(c) - beta1 * m         m as of the contribution; e += C(c) for gradients
+//
+// Of dead tensors nothing is sent in either direction, and e stays 0.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@ struct Block {
   uint32_t elements = 0;  // 1..kMaxBlockElements
   bool decayed = false;   // weight decay applies to its tensor
   bool full = false;      // its tensor stays in full precision, whatever the codec
+  bool dead = false;      // its tensor never gets a gradient: nothing of it is coded
 };
 
 }  // namespace foreshard

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "common/core/bytes.h"
 
 namespace foreshard {
@@ -48,32 +51,61 @@ bool Describes(std::string_view pattern, std::string_view name) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-// By tensor: whether it stays in full precision.
-absl::StatusOr<std::vector<bool>> FullPrecision(const Schema& schema, const ShardPlanOptions& options) {
+bool IsTrainable(const TensorSpec& tensor) { return tensor.kind == TensorKind::kTrainable; }
+
+// By tensor: whether it is trainable and described by one of the patterns of this field.
+absl::StatusOr<std::vector<bool>> Described(const Schema& schema, absl::string_view field,
+                                            const std::vector<std::string>& patterns) {
   const std::vector<TensorSpec>& tensors = schema.tensors();
-  const auto trainable = [&](size_t t) { return tensors[t].kind == TensorKind::kTrainable; };
-  std::vector<bool> full(tensors.size());
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    full[t] = trainable(t) && tensors[t].elements() < options.full_precision_below;
-  }
-  for (const std::string& pattern : options.full_precision) {
+  std::vector<bool> described(tensors.size());
+  for (const std::string& pattern : patterns) {
     bool found = false;
     for (size_t t = 0; t < tensors.size(); ++t) {
-      if (!trainable(t) || !Describes(pattern, tensors[t].name)) continue;
-      found = full[t] = true;
+      if (!IsTrainable(tensors[t]) || !Describes(pattern, tensors[t].name)) continue;
+      found = described[t] = true;
     }
     if (!found) {
       std::vector<std::string> names;
       for (size_t t = 0; t < tensors.size() && names.size() < kNamedTensors; ++t) {
-        if (trainable(t)) names.push_back(tensors[t].name);
+        if (IsTrainable(tensors[t])) names.push_back(tensors[t].name);
       }
       return absl::InvalidArgumentError(absl::StrCat(
-          "compression.full_precision: '", pattern, "': no trainable tensor of the model has such a "
+          field, ": '", pattern, "': no trainable tensor of the model has such a "
           "name ('*' stands for any characters); there are ", absl::StrJoin(names, ", "),
           names.size() == kNamedTensors ? ", ..." : ""));
     }
   }
-  return full;
+  return described;
+}
+
+// By tensor.
+struct Precision {
+  std::vector<bool> full, dead;
+};
+
+absl::StatusOr<Precision> TensorPrecision(const Schema& schema, const ShardPlanOptions& options) {
+  const std::vector<TensorSpec>& tensors = schema.tensors();
+  auto full = Described(schema, "compression.full_precision", options.full_precision);
+  if (!full.ok()) return full.status();
+  auto dead = Described(schema, "apmsqueeze.dead", options.dead);
+  if (!dead.ok()) return dead.status();
+  bool any_alive = false;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if ((*full)[t] && (*dead)[t]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "apmsqueeze.dead: '", tensors[t].name, "' is named by compression.full_precision too; of a "
+          "dead tensor nothing is sent: take it out of one of the two"));
+    }
+    if (!IsTrainable(tensors[t])) continue;
+    any_alive |= !(*dead)[t] && tensors[t].elements() > 0;
+    if (tensors[t].elements() < options.full_precision_below && !(*dead)[t]) (*full)[t] = true;
+  }
+  if (!options.dead.empty() && !any_alive) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "apmsqueeze.dead: '", absl::StrJoin(options.dead, "', '"), "': no tensor is left that could be "
+        "trained; name only those that never get a gradient"));
+  }
+  return Precision{.full = *std::move(full), .dead = *std::move(dead)};
 }
 
 }  // namespace
@@ -98,8 +130,8 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPla
                      "; use longer segments or shorter blocks"));
   }
 
-  const absl::StatusOr<std::vector<bool>> full = FullPrecision(schema, options);
-  if (!full.ok()) return full.status();
+  const absl::StatusOr<Precision> precision = TensorPrecision(schema, options);
+  if (!precision.ok()) return precision.status();
 
   ShardPlan plan;
   plan.options_ = options;
@@ -133,7 +165,8 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPla
               {.offset = at - segment.begin,
                .elements = static_cast<uint32_t>(std::min<uint64_t>(options.block_elements, to - at)),
                .decayed = schema.tensors()[t].decayed,
-               .full = (*full)[t]});
+               .full = precision->full[t],
+               .dead = precision->dead[t]});
         }
       }
       identity.Put(segment.shard);
@@ -142,6 +175,7 @@ absl::StatusOr<ShardPlan> ShardPlan::Create(const Schema& schema, const ShardPla
       identity.Put(segment.elements);
       for (const Block& block : segment.blocks) {
         if (block.full) identity.Put(block.offset);
+        if (block.dead) identity.Put(~block.offset);
       }
       plan.segments_.push_back(std::move(segment));
     }

@@ -28,9 +28,11 @@ struct ShardPlanOptions {
   uint32_t block_elements = kMaxBlockElements;
   // Trainable tensors that stay in full precision (Block::full): those whose name one of
   // the patterns describes, in which '*' is any run of characters, also none; and those
-  // with fewer elements than this.
+  // with fewer elements than this, unless they are dead.
   std::vector<std::string> full_precision;
   uint64_t full_precision_below = 0;
+  // Trainable tensors that never get a gradient (Block::dead), by patterns as above.
+  std::vector<std::string> dead;
 };
 
 // Immutable once created; safe to share between threads.
@@ -43,7 +45,8 @@ class ShardPlan {
   // belong to the last shard. Segments never hold both kinds; empty tensors
   // have no blocks. INVALID_ARGUMENT: no shards, more shards than trainable
   // elements, a block length of 0 or beyond kMaxBlockElements, a segment
-  // shorter than a block, a pattern that describes no trainable tensor.
+  // shorter than a block, a pattern that describes no trainable tensor, a tensor
+  // that patterns call both dead and in full precision, nothing but dead ones.
   static absl::StatusOr<ShardPlan> Create(const Schema& schema, const ShardPlanOptions& options);
 
   const std::vector<SegmentPlan>& segments() const { return segments_; }

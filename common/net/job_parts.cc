@@ -58,6 +58,8 @@ ShardPlanOptions MakePlanOptions(const v1::JobSpec& job) {
   const auto& patterns = job.compression().full_precision();
   options.full_precision.assign(patterns.begin(), patterns.end());
   options.full_precision_below = job.compression().full_precision_below();
+  const auto& dead = job.apmsqueeze().dead();
+  options.dead.assign(dead.begin(), dead.end());
   return options;
 }
 

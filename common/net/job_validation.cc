@@ -230,6 +230,15 @@ void CheckRuleSettings(const v1::UpdateSpec& update, const RuleTraits& rule, Pro
   }
 }
 
+// Patterns of tensors' names; whether they describe any is known with the model.
+void CheckPatterns(absl::string_view field, const google::protobuf::RepeatedPtrField<std::string>& patterns,
+                   Problems* problems) {
+  for (const std::string& pattern : patterns) {
+    if (!pattern.empty()) continue;
+    problems->Add(field, "''", "give a tensor's name, in which '*' stands for any characters, as in *.bias");
+  }
+}
+
 // The compressed phase: what only its rule has, and what does not go with it.
 void CheckSqueeze(const v1::JobSpec& job, const RuleTraits& rule, Problems* problems) {
   if (!rule.squeezes) {
@@ -263,6 +272,9 @@ void CheckSqueeze(const v1::JobSpec& job, const RuleTraits& rule, Problems* prob
   if (!(squeeze.variance_floor() > 0 && squeeze.variance_floor() <= 1)) {
     problems->Add("apmsqueeze.variance_floor", squeeze.variance_floor(), "make it above 0 and at most 1");
   }
+  CheckPatterns("apmsqueeze.dead", squeeze.dead(), problems);
+  problems->CheckUnused(squeeze.dead_size() > 0 && job.compression().push() == "none", "apmsqueeze.dead",
+                        "nothing is compressed here, so that nothing of a tensor can be left out");
   if (job.compression().reply() != "none") {
     problems->Add("compression.reply", absl::StrCat("'", job.compression().reply(), "'"),
                   absl::StrCat("the rule ", Text(rule.name),
@@ -498,12 +510,7 @@ void CheckCompression(const v1::JobSpec& job, Problems* problems) {
                         kPlain);
   problems->CheckUnused(plain && compression.full_precision_below() != 0,
                         "compression.full_precision_below", kPlain);
-  for (const std::string& pattern : compression.full_precision()) {
-    if (pattern.empty()) {
-      problems->Add("compression.full_precision", "''",
-                    "give a tensor's name, in which '*' stands for any characters, as in *.bias");
-    }
-  }
+  CheckPatterns("compression.full_precision", compression.full_precision(), problems);
 }
 
 void CheckServers(const v1::JobSpec& job, Problems* problems) {

@@ -37,6 +37,8 @@ enum class CodecId : uint8_t {
   kTopK = 5,
   kRandomK = 6,
   kQuantized = 7,
+  // Of dead tensors' blocks, which are no bytes; never on the wire, and FindCodec has none.
+  kNothing = 255,
 };
 
 class Codec {
@@ -103,8 +105,9 @@ bool IsCodec(CodecId id);
 std::vector<std::string_view> CodecNames();
 
 // The codec by which this block really goes: plain fp32 where the block stays in full
-// precision, or where `codec` would not make it shorter; else `codec`. Everything that
-// reads or writes the blocks of a segment asks this.
+// precision, or where `codec` would not make it shorter; no bytes at all, decoded to zeros and
+// without error, where its tensor is dead and `codec` is not `none`; else `codec`.
+// Everything that reads or writes the blocks of a segment asks this.
 const Codec& BlockCodec(const Codec& codec, const Block& block);
 
 // Bytes of a whole segment; at most 4 an element.

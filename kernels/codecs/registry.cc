@@ -76,6 +76,7 @@ std::vector<std::string_view> CodecNames() {
 }
 
 const Codec& BlockCodec(const Codec& codec, const Block& block) {
+  if (block.dead) return codec.id() == CodecId::kNone ? codec : NothingCodec();
   const bool full = block.full || codec.BlockBytes(block.elements) >= block.elements * sizeof(float);
   return full ? NoneCodec() : codec;
 }

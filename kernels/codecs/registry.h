@@ -8,6 +8,8 @@
 namespace foreshard {
 
 const Codec& NoneCodec();
+// Not to be found by name or number: BlockCodec has it for dead tensors.
+const Codec& NothingCodec();
 const Codec& Fp16Codec();
 const Codec& Bf16Codec();
 const Codec& OneBitCodec();

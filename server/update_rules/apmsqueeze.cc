@@ -12,6 +12,9 @@
 //   c = (1/n) sum C(c_i) + e;  r = C(c);  e = c - r
 //   m, theta from r as in kernels/frozen_adam.h            reply: the bytes of C(c)
 //
+// Of dead tensors C makes nothing: m, which is 0 from the freeze on, and e stay 0, and theta
+// moves by weight decay alone.
+//
 // Thaw: m += e, v = d * d, e = 0; the first phase goes on, its bias corrected already.
 //
 // State: m, v (d once frozen) and e, one float an element each.
@@ -55,8 +58,16 @@ class ApmSqueeze final : public SqueezeRule {
     const float first = bias_.first_correction();
     const float second = bias_.second_correction();
     kernels::Scale(m_.data(), first, m_.size());
+    double elements = 0;
+    for (const Block& block : blocks) {
+      if (block.dead) {
+        std::fill_n(m_.data() + block.offset, block.elements, 0.0f);
+      } else {
+        elements += block.elements;
+      }
+    }
     // A segment that no gradient has reached yet says nothing about its scale.
-    const double rms = v_.empty() ? 0 : std::sqrt(VarianceSum(blocks) / static_cast<double>(v_.size()));
+    const double rms = elements == 0 ? 0 : std::sqrt(VarianceSum(blocks) / elements);
     for (const Block& block : blocks) {
       FreezeVariance(block.elements, second, settings_.variance_floor, settings_.epsilon,
                      rms > 0 ? rms : 1, v_.data() + block.offset);
@@ -99,7 +110,9 @@ class ApmSqueeze final : public SqueezeRule {
   absl::Span<const float> error() const override { return error_; }
   double VarianceSum(absl::Span<const Block> blocks) const override {
     double sum = 0;
-    for (const Block& block : blocks) sum += SumOfVariance(v_.data() + block.offset, block.elements);
+    for (const Block& block : blocks) {
+      if (!block.dead) sum += SumOfVariance(v_.data() + block.offset, block.elements);
+    }
     return sum * bias_.second_correction();
   }
 

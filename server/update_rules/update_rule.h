@@ -133,7 +133,7 @@ class SqueezeRule : public UpdateRule {
   virtual absl::Span<const float> denominator() const = 0;
   // What compression has kept back at the server.
   virtual absl::Span<const float> error() const = 0;
-  // First phase: the sum of the variance as Freeze would take it.
+  // First phase: the sum of the variance as Freeze would take it, without dead tensors'.
   virtual double VarianceSum(absl::Span<const Block> blocks) const = 0;
 };
 

@@ -246,6 +246,43 @@ TEST(Views, WorkersSeeWhatRoundsCameTo) {
   }
 }
 
+// A dead tensor, several segments of which hold nothing else: their contributions and results
+// are no bytes, and all the same servers and workers go through every round with them.
+TEST(Views, DeadTensorsTakePartInRoundsWithoutBytes) {
+  const auto run = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {
+        "model.name=mlp", "model.elements=0", "model.widths=16,64,64", "data.classes=10",
+        "servers.segment_elements=1024", "compression.block_elements=256", "update.rule=apmsqueeze",
+        "apmsqueeze.warmup_rounds=5", "apmsqueeze.fold_rounds=13", "schedule.learning_rate=0.001",
+        "update.weight_decay=0.01"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const v1::JobSpec job = SyntheticJob(overrides);
+    InProcessServers servers(job);
+    auto workers = RunJob(job, servers, 3);
+    EXPECT_TRUE(servers[0]->status().finished());
+    InProcessWorker reader(job, servers.addresses());
+    EXPECT_TRUE(reader.Connect().ok());
+    EXPECT_TRUE(reader.client().Pull(Parameters::kMaster).ok());
+    const Schema& schema = reader.model().schema();
+    size_t dead = 0;
+    while (schema.tensors()[dead].name != "fc3.weight") ++dead;
+    double error = 0;
+    for (const auto& worker : workers) {
+      EXPECT_EQ(std::memcmp(worker->client().parameters(), reader.client().parameters(),
+                            schema.trainable_elements() * sizeof(float)), 0);
+      for (uint64_t k = 0; k < schema.tensors()[dead].elements(); ++k) {
+        error += std::fabs(worker->client().error()[schema.offset(dead) + k]);
+      }
+    }
+    return std::make_pair(error, workers[0]->client().traffic().push_bytes);
+  };
+  const auto [kept, bytes] = run({});
+  const auto [kept_of_dead, bytes_without_dead] = run({"apmsqueeze.dead=fc3.*"});
+  EXPECT_GT(kept, 0);
+  EXPECT_EQ(kept_of_dead, 0);
+  EXPECT_LT(bytes_without_dead, bytes);
+}
+
 // Asked to stop in the compressed phase, a worker leaves with nothing kept back; the others
 // go on without it.
 TEST(Views, AStoppedWorkerHandsInWhatItHasKeptBack) {

@@ -31,6 +31,7 @@ struct SqueezeFleetOptions {
   float beta2 = 0.99f;
   float eta = 0.01f;
   float weight_decay = 0;
+  std::vector<size_t> dead_blocks = {};
 };
 
 class SqueezeFleet {
@@ -51,6 +52,7 @@ class SqueezeFleet {
       const auto length = std::min<uint64_t>(options.block_elements, options.elements - at);
       segment_options.plan.blocks.push_back({at, static_cast<uint32_t>(length), true});
     }
+    for (const size_t block : options.dead_blocks) segment_options.plan.blocks[block].dead = true;
     segment_options.rule = {.rule = "apmsqueeze",
                             .weight_decay = options.weight_decay,
                             .max_workers = options.slots,

@@ -297,6 +297,21 @@ TEST(Heartbeat, HearsThatItIsFenced) {
   EXPECT_EQ(heartbeat.status().code(), absl::StatusCode::kAborted);
 }
 
+// Beats and ends that follow one another closely, over calls that succeed and fail.
+TEST(Heartbeat, EndsAtAnyMoment) {
+  FakeShard first(SmallPlan(), {}), second(SmallPlan(), {});
+  Heartbeat::Options options = Beats({first.address(), second.address(), "127.0.0.1:1"});
+  options.lease_seconds = 0.003;
+  for (int k = 0; k < 50; ++k) {
+    Heartbeat heartbeat(options);
+    if (k % 3 != 0) absl::SleepFor(absl::Microseconds(200 * k));
+    heartbeat.End(k % 2 == 0);
+    EXPECT_TRUE(heartbeat.status().ok());
+  }
+  EXPECT_LE(first.last_beats(), 25);
+  EXPECT_LE(second.last_beats(), 25);
+}
+
 TEST(Heartbeat, TakesLeaveOfEveryServerThatAnswers) {
   FakeShard first(SmallPlan(), {}), second(SmallPlan(), {});
   Heartbeat heartbeat(Beats({first.address(), "127.0.0.1:1", second.address()}));

@@ -10,9 +10,12 @@
 // with a codec that keeps an error also what encoding touches: gradient and error
 // read, error and payload written; with replies that carry differences also both copies
 // of what the worker holds, the server's and its own, read and written.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+//
+// With compression also beside bytes applied / STREAM alone (.../stream): all that one core
+// would need if nothing had to travel.
+//
+// And over a link of 100 Mbit/s each way, fp32 beside the link itself, 1-bit both ways
+// beside that fp32.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,9 +27,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/net/channel.h"
 #include "common/net/job_spec.h"
 #include "common/net/process.h"
@@ -51,10 +52,14 @@ constexpr uint64_t kLargeModelBytes = 1 << 30;
 constexpr double kLargeModelMemory = 6.0 * kLargeModelBytes;
 constexpr char kExchange[] = "/foreshard.v1.ParameterServer/Exchange";
 
+constexpr double kLinkBytesPerSecond = 100e6 / 8;
+constexpr char kLinkName[] = "/100Mbit";
+
 struct Case {
   std::string name;
   uint64_t model_bytes;
   std::string push = "none", reply = "none";
+  bool over_link = false;
 };
 
 v1::JobSpec Job(const Case& c) {
@@ -80,27 +85,9 @@ void ServeShard(const v1::JobSpec& job, const std::function<void(const std::stri
   (*server)->Shutdown();
 }
 
-int Connect(const std::string& address) {
-  const std::vector<std::string> parts = absl::StrSplit(address, ':');
-  int port = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port)) return -1;
-  const int connection = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, parts[0].c_str(), &to.sin_addr);
-  if (connect(connection, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) {
-    close(connection);
-    return -1;
-  }
-  const int on = 1;
-  setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  return connection;
-}
-
 // Seconds to send `bytes` and get them back. One thread sends, one receives.
 double TcpSeconds(const BenchOptions& options, const std::string& address, uint64_t bytes) {
-  const int connection = Connect(address);
+  const int connection = ConnectTcp(address);
   if (connection < 0) return 0;
   const std::vector<char> out(std::min(bytes, kSegmentBytes), 1);
   std::vector<char> in(out.size());
@@ -278,12 +265,16 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
   cases.push_back({"one_bit_push", compressed, "one_bit", "none"});
   cases.push_back({"one_bit_push_bf16_reply", compressed, "one_bit", "bf16"});
   cases.push_back({"one_bit_both_ways", compressed, "one_bit", "one_bit"});
+  const uint64_t over_link = options.quick ? 1 << 20 : 16 << 20;
+  cases.push_back({"fp32", over_link, "none", "none", true});
+  cases.push_back({"one_bit_both_ways", over_link, "one_bit", "one_bit", true});
 
   // All servers before the first use of gRPC here, so that they can be processes.
   std::vector<BenchResult> results;
   auto tcp = Peer::Start(ServeTcpEcho);
   auto echo = Peer::Start(ServeEcho);
   std::deque<std::unique_ptr<Peer>> shards;
+  std::vector<std::unique_ptr<Peer>> links;
   absl::Status started = tcp.ok() ? echo.status() : tcp.status();
   for (const Case& c : cases) {
     if (!started.ok()) break;
@@ -291,7 +282,14 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
       ServeShard(job, ready, wait);
     });
     started = shard.status();
-    if (shard.ok()) shards.push_back(*std::move(shard));
+    if (!shard.ok()) break;
+    shards.push_back(*std::move(shard));
+    if (!c.over_link) continue;
+    auto link = Peer::Start([target = shards.back()->address()](const auto& ready, const auto& wait) {
+      ServeLink(target, kLinkBytesPerSecond, ready, wait);
+    });
+    started = link.status();
+    if (link.ok()) links.push_back(*std::move(link));
   }
   if (!started.ok()) {
     std::fprintf(stderr, "exchange benchmark: %s\n", started.ToString().c_str());
@@ -302,14 +300,23 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
   }
 
   const double stream = StreamTriad(1, options) * 1e9;
+  size_t link = 0;
+  double link_rate = kLinkBytesPerSecond / 1e9;  // then that of fp32 over it
   for (const Case& c : cases) {
     const auto model_bytes = static_cast<double>(c.model_bytes);
     double push = 0, pull = 0;
     uint32_t window = 0;
-    const double seconds =
-        ExchangeSeconds(options, shards.front()->address(), c, &push, &pull, &window);
+    const std::string& address = c.over_link ? links[link++]->address() : shards.front()->address();
+    const double seconds = ExchangeSeconds(options, address, c, &push, &pull, &window);
     shards.pop_front();
     if (seconds == 0) continue;
+    if (c.over_link) {
+      const double rate = model_bytes / seconds / 1e9;
+      results.push_back({absl::StrCat("exchange/", c.name, "/", SizeName(c.model_bytes), kLinkName), rate,
+                         "GB/s", link_rate, rate / link_rate});
+      link_rate = rate;
+      continue;
+    }
     const double echo_seconds = EchoSeconds(
         options, (*echo)->address(),
         {.segments = (c.model_bytes + kSegmentBytes - 1) / kSegmentBytes,
@@ -342,6 +349,9 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
     const double rate = model_bytes / seconds / 1e9;
     const double limit = model_bytes / limit_seconds / 1e9;
     results.push_back({name, rate, "GB/s", limit, rate / limit});
+    if (c.push == "none") continue;
+    const double stream_limit = model_bytes / (applied / stream) / 1e9;
+    results.push_back({name + "/stream", rate, "GB/s", stream_limit, rate / stream_limit});
   }
   return results;
 }

@@ -10,11 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/net/channel.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "grpc/grpc.h"
@@ -25,6 +29,9 @@ namespace foreshard::bench {
 namespace {
 
 constexpr size_t kEchoBytes = 256 << 10;  // read and sent back at once
+constexpr size_t kLinkBytes = 16 << 10;   // passed on at once
+// A link that was idle, or woken late, may catch up with so much.
+constexpr std::chrono::milliseconds kLinkSlack{2};
 
 // The writing ends of this process's peers: one that is forked later must not
 // keep those of the earlier open.
@@ -61,6 +68,52 @@ void Echo(int connection) {
     }
   }
   close(connection);
+}
+
+// A listening socket on a free port of loopback; -1 where there is none.
+int Listen(int* port) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(listener, SOMAXCONN) != 0 ||
+      getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    close(listener);
+    return -1;
+  }
+  *port = ntohs(address.sin_port);
+  return listener;
+}
+
+void SendAtOnce(int connection) {
+  const int on = 1;
+  setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// One direction of a link, until either side has ended.
+void PassOn(int from, int to, double bytes_per_second) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<char> buffer(kLinkBytes);
+  Clock::time_point through = Clock::now();  // when what was read so far is through the link
+  for (;;) {
+    const ssize_t got = recv(from, buffer.data(), buffer.size(), 0);
+    if (got <= 0) break;
+    through = std::max(through, Clock::now() - kLinkSlack) +
+              std::chrono::duration_cast<Clock::duration>(
+                  std::chrono::duration<double>(static_cast<double>(got) / bytes_per_second));
+    std::this_thread::sleep_until(through);
+    ssize_t sent = 0;
+    while (sent < got) {
+      const ssize_t n = send(to, buffer.data() + sent, got - sent, MSG_NOSIGNAL);
+      if (n <= 0) break;
+      sent += n;
+    }
+    if (sent < got) break;
+  }
+  shutdown(from, SHUT_RDWR);
+  shutdown(to, SHUT_RDWR);
 }
 
 class EchoService final
@@ -141,24 +194,15 @@ Peer::~Peer() {
 
 void ServeTcpEcho(const std::function<void(const std::string&)>& ready,
                   const std::function<void()>& wait) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(listener, 1) != 0 ||
-      getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    close(listener);
-    return;
-  }
-  ready(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  int port = 0;
+  const int listener = Listen(&port);
+  if (listener < 0) return;
+  ready(absl::StrCat("127.0.0.1:", port));
   std::thread server([listener] {
     for (;;) {
       const int connection = accept(listener, nullptr, nullptr);
       if (connection < 0) return;
-      const int on = 1;
-      setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      SendAtOnce(connection);
       Echo(connection);
     }
   });
@@ -166,6 +210,55 @@ void ServeTcpEcho(const std::function<void(const std::string&)>& ready,
   shutdown(listener, SHUT_RDWR);
   server.join();
   close(listener);
+}
+
+void ServeLink(const std::string& target, double bytes_per_second,
+               const std::function<void(const std::string&)>& ready, const std::function<void()>& wait) {
+  int port = 0;
+  const int listener = Listen(&port);
+  if (listener < 0) return;
+  ready(absl::StrCat("127.0.0.1:", port));
+  std::vector<int> ends;
+  std::vector<std::thread> directions;
+  std::thread server([&] {
+    for (;;) {
+      const int near = accept(listener, nullptr, nullptr);
+      if (near < 0) return;
+      const int far = ConnectTcp(target);
+      if (far < 0) {
+        close(near);
+        continue;
+      }
+      SendAtOnce(near);
+      ends.insert(ends.end(), {near, far});
+      directions.emplace_back(PassOn, near, far, bytes_per_second);
+      directions.emplace_back(PassOn, far, near, bytes_per_second);
+    }
+  });
+  wait();
+  shutdown(listener, SHUT_RDWR);
+  server.join();
+  close(listener);
+  for (const int end : ends) shutdown(end, SHUT_RDWR);
+  for (std::thread& direction : directions) direction.join();
+  for (const int end : ends) close(end);
+}
+
+int ConnectTcp(const std::string& address) {
+  const std::vector<std::string> parts = absl::StrSplit(address, ':');
+  int port = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port)) return -1;
+  const int connection = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, parts[0].c_str(), &to.sin_addr);
+  if (connect(connection, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) {
+    close(connection);
+    return -1;
+  }
+  SendAtOnce(connection);
+  return connection;
 }
 
 void ServeEcho(const std::function<void(const std::string&)>& ready,

@@ -41,6 +41,14 @@ class Peer {
 void ServeTcpEcho(const std::function<void(const std::string&)>& ready,
                   const std::function<void()>& wait);
 
+// Passes TCP on to `target` ("host:port") and back, each way at so many bytes a second: a
+// slow network between two processes of this machine.
+void ServeLink(const std::string& target, double bytes_per_second,
+               const std::function<void(const std::string&)>& ready, const std::function<void()>& wait);
+
+// A connection to "host:port" over IPv4 that sends at once; -1 where there is none.
+int ConnectTcp(const std::string& address);
+
 // gRPC with the project's channel settings: Exchange, raw. A request begins with 8
 // bytes, the length of the wanted reply; where that is the request's own, the
 // reply is the request.

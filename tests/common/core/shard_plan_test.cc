@@ -132,6 +132,47 @@ TEST(ShardPlan, FullPrecisionByNameAndSize) {
             ShardPlan::Create(schema, {})->fingerprint());
 }
 
+TEST(ShardPlan, DeadByName) {
+  const Schema schema = TestSchema();
+  const auto plan = ShardPlan::Create(
+      schema, {.shards = 3, .segment_elements = 5000, .full_precision = {"w2"},
+               .full_precision_below = 8, .dead = {"b*", "non*"}});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const uint64_t begin = schema.offset(1), end = begin + 7;
+  uint64_t dead = 0, full = 0;
+  for (const SegmentPlan& segment : plan->segments()) {
+    for (const Block& block : segment.blocks) {
+      const uint64_t at = segment.begin + block.offset;
+      EXPECT_EQ(block.dead, at >= begin && at < end) << at;
+      // A size is no name: what is small and dead is dead.
+      EXPECT_FALSE(block.dead && block.full);
+      dead += block.dead ? block.elements : 0;
+      full += block.full ? block.elements : 0;
+    }
+  }
+  EXPECT_EQ(dead, 7u);
+  EXPECT_EQ(full, 5500u);
+
+  const auto fingerprint = [&](const ShardPlanOptions& options) {
+    return ShardPlan::Create(schema, options)->fingerprint();
+  };
+  EXPECT_NE(fingerprint({.dead = {"w1"}}), fingerprint({}));
+  EXPECT_NE(fingerprint({.dead = {"w1"}}), fingerprint({.dead = {"w2"}}));
+  EXPECT_NE(fingerprint({.dead = {"w1"}}), fingerprint({.full_precision = {"w1"}}));
+  EXPECT_EQ(fingerprint({.dead = {"w1", "w*1"}}), fingerprint({.dead = {"w1"}}));
+
+  const auto refusal = [&](const ShardPlanOptions& options) {
+    return std::string(ShardPlan::Create(schema, options).status().message());
+  };
+  EXPECT_THAT(refusal({.dead = {"w1", "conv*"}}),
+              HasSubstr("apmsqueeze.dead: 'conv*': no trainable tensor of the model has such a name"));
+  EXPECT_THAT(refusal({.dead = {"mean"}}), HasSubstr("apmsqueeze.dead: 'mean': no trainable tensor"));
+  EXPECT_THAT(refusal({.full_precision = {"*1"}, .dead = {"w*"}}),
+              HasSubstr("apmsqueeze.dead: 'w1' is named by compression.full_precision too"));
+  EXPECT_THAT(refusal({.dead = {"w*", "b1"}}),
+              HasSubstr("apmsqueeze.dead: 'w*', 'b1': no tensor is left that could be trained"));
+}
+
 TEST(ShardPlan, RefusesWhatCannotBe) {
   const Schema tiny = Schema::Create({{"a", {3}}}).value();
   EXPECT_THAT(ShardPlan::Create(tiny, {.shards = 0}).status().message(), HasSubstr("0 shards"));

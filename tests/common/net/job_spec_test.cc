@@ -96,6 +96,15 @@ TEST(JobSpec, CodecsHaveDefaults) {
   EXPECT_EQ(MakePlanOptions(said).full_precision_below, 100u);
 }
 
+TEST(JobSpec, DeadTensorsAreOfThePlan) {
+  const std::vector<std::string> squeeze = {"update.rule=apmsqueeze", "update.momentum="};
+  EXPECT_THAT(MakePlanOptions(DefaultJob(squeeze)).dead, ::testing::IsEmpty());
+  std::vector<std::string> dead = squeeze;
+  dead.push_back("apmsqueeze.dead=embed.*,head.bias");
+  EXPECT_THAT(MakePlanOptions(DefaultJob(dead)).dead, ::testing::ElementsAre("embed.*", "head.bias"));
+  EXPECT_NE(JobFingerprint(DefaultJob(dead)), JobFingerprint(DefaultJob(squeeze)));
+}
+
 TEST(JobSpec, ElasticAveragingHasDefaults) {
   const v1::JobSpec job = DefaultJob({"update.rule=eamsgd", "compression.push=none"});
   EXPECT_EQ(job.update().local_steps(), 10);
@@ -295,6 +304,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"squeeze_error_limit", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.error_limit=-1"}, "apmsqueeze.error_limit: -1: make it above 0"},
         BadCase{"squeeze_form", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.form=weights"}, "choose one of: momentum, gradient"},
         BadCase{"squeeze_floor", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.variance_floor=2"}, "apmsqueeze.variance_floor: 2"},
+        BadCase{"squeeze_dead_elsewhere", {"apmsqueeze.dead=a"}, "apmsqueeze: set: the rule dana_slim has no use for it; take it out"},
+        BadCase{"squeeze_dead_empty", {"update.rule=apmsqueeze", "update.momentum=", "apmsqueeze.dead=,a"}, "apmsqueeze.dead: '': give a tensor's name"},
+        BadCase{"squeeze_dead_plain", {"update.rule=apmsqueeze", "update.momentum=", "compression.push=none", "apmsqueeze.dead=a"},
+                "apmsqueeze.dead: set: nothing is compressed here, so that nothing of a tensor can be left out; take it out"},
         BadCase{"squeeze_reply", {"update.rule=apmsqueeze", "update.momentum=", "compression.reply=fp16"}, "answers with a round's result"},
         BadCase{"rate", {"schedule.learning_rate=0"}, "schedule.learning_rate: 0"},
         BadCase{"warmup", {"schedule.warmup_epochs=50"}, "longer than the run"},

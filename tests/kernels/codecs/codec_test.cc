@@ -262,6 +262,58 @@ TEST(BlockCodecTest, FullPrecision) {
   }
 }
 
+// Of a dead tensor's block there is nothing, but in full precision.
+TEST(BlockCodecTest, Dead) {
+  const CodecSet codecs;
+  const std::vector<Block> blocks = {{.offset = 0, .elements = 40},
+                                     {.offset = 40, .elements = 30, .dead = true},
+                                     {.offset = 70, .elements = 50},
+                                     {.offset = 120, .elements = 7, .dead = true}};
+  for (const std::string_view name : CodecNames()) {
+    const Codec& codec = *codecs.Find(name);
+    const Codec& by = BlockCodec(codec, blocks[1]);
+    if (name == "none") {
+      EXPECT_EQ(&by, &codec);
+      continue;
+    }
+    EXPECT_EQ(by.id(), CodecId::kNothing);
+    EXPECT_EQ(codecs.Find(by.id()), nullptr);  // nobody can ask for it
+    EXPECT_FALSE(IsCodec(by.id()));
+    EXPECT_EQ(codecs.Find(by.name()), nullptr);
+    EXPECT_EQ(by.BlockBytes(30), 0u);
+    EXPECT_EQ(by.Fault(nullptr, 30), "");
+
+    std::vector<float> values(127), error(127), decoded(127, 5), reference(127, 5);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = Tame(1, i);
+      error[i] = reference[i] = Tame(2, i);
+    }
+    const uint64_t size = EncodedBytes(codec, blocks);
+    EXPECT_EQ(size, codec.BlockBytes(40) + codec.BlockBytes(50)) << name;
+    std::vector<uint8_t> bytes(size + 1, 0xa5);
+    EncodeSegment(codec, blocks, values.data(), error.data(), kKey, bytes.data());
+    EXPECT_EQ(bytes.back(), 0xa5);
+    DecodeSegment(codec, blocks, bytes.data(), kKey, decoded.data());
+    // The bytes are those of the others, one after another.
+    std::vector<uint8_t> alive(size);
+    codec.EncodeBlock(values.data(), reference.data(), 40, BlockKey(kKey, 0), alive.data());
+    codec.EncodeBlock(values.data() + 70, reference.data() + 70, 50, BlockKey(kKey, 70),
+                      alive.data() + codec.BlockBytes(40));
+    bytes.pop_back();
+    EXPECT_EQ(bytes, alive) << name;
+    for (const size_t b : {1, 3}) {
+      by.EncodeBlockReference(values.data() + blocks[b].offset, reference.data() + blocks[b].offset,
+                              blocks[b].elements, {}, nullptr);
+      for (uint32_t k = 0; k < blocks[b].elements; ++k) {
+        EXPECT_EQ(std::bit_cast<uint32_t>(decoded[blocks[b].offset + k]), 0u);
+        EXPECT_EQ(std::bit_cast<uint32_t>(error[blocks[b].offset + k]), 0u);
+      }
+    }
+    EXPECT_EQ(Bits(error), Bits(reference)) << name;
+    EncodeSegment(codec, blocks, values.data(), nullptr, kKey, bytes.data());
+  }
+}
+
 TEST_P(CodecTest, AnEmptyBlockListIsNoBytes) {
   EXPECT_EQ(EncodedBytes(codec(), {}), 0u);
   EncodeSegment(codec(), {}, nullptr, nullptr, kKey, nullptr);
