@@ -249,7 +249,10 @@ absl::Status Journal::status() const {
 
 JournalFigures Journal::figures() const {
   absl::MutexLock lock(&mutex_);
-  return figures_;
+  JournalFigures figures = figures_;
+  figures.waiting = static_cast<uint64_t>(
+      std::count_if(queue_.begin(), queue_.end(), [](const Pending* pending) { return pending != nullptr; }));
+  return figures;
 }
 
 absl::StatusOr<uint64_t> Journal::Rotate() {

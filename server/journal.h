@@ -72,6 +72,7 @@ struct JournalFigures {
   uint64_t writes = 0;
   uint64_t syncs = 0;
   uint64_t file = 0;    // place of the file being written
+  uint64_t waiting = 0; // events that wait for others, or for the disk
 };
 
 // Thread-safe.
