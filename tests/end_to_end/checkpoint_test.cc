@@ -53,8 +53,8 @@ TEST_F(CheckpointOnDisk, PythonReadsTheParameters) {
     EXPECT_EQ(manifest["step"], 12);
 
     const auto process =
-        Process::Start({.program = "python3",
-                        .arguments = {FORESHARD_SOURCE_DIR "/tests/end_to_end/read_safetensors.py",
+        Process::Start({.program = "/usr/bin/env",
+                        .arguments = {"python3", FORESHARD_SOURCE_DIR "/tests/end_to_end/read_safetensors.py",
                                       absl::StrCat(checkpoint, "/", ParametersFileName(shard, 2))},
                         .log_path = folder_ + "/output"});
     ASSERT_TRUE(process.ok()) << process.status();
