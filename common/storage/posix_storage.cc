@@ -43,6 +43,34 @@ auto Uninterrupted(Call call) {
   return result;
 }
 
+absl::StatusOr<Descriptor> OpenFolder(const std::string& folder) {
+  Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.ok()) return StorageError(errno, "open the folder", folder);
+  return opened;
+}
+
+absl::Status SyncFolderOnDisk(int folder, const std::string& path) {
+  // EINVAL: a file system whose folders need no sync, or take none.
+  if (fsync(folder) == 0 || errno == EINVAL) return absl::OkStatus();
+  return StorageError(errno, "sync the folder", path);
+}
+
+// Makes a folder, and those above it, that a lost machine does not lose again.
+absl::Status MakeFolderSafely(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
+  const std::filesystem::path above = folder.has_parent_path() ? folder.parent_path() : ".";
+  if (above != folder) {
+    if (absl::Status made = MakeFolderSafely(above); !made.ok()) return made;
+  }
+  // It may have come meanwhile.
+  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+    return StorageError(errno, "make the folder", folder.string());
+  }
+  const auto opened = OpenFolder(above.string());
+  return opened.ok() ? SyncFolderOnDisk(opened->number(), above.string()) : opened.status();
+}
+
 class PosixFile final : public StorageFile {
  public:
   PosixFile(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
@@ -82,9 +110,7 @@ class PosixStorage final : public Storage {
   absl::Status SyncFolder(absl::string_view folder) override {
     const auto opened = OpenAt(folder, O_RDONLY | O_DIRECTORY, "open the folder");
     if (!opened.ok()) return opened.status();
-    // EINVAL: a file system whose folders need no sync, or take none.
-    if (fsync(opened->number()) == 0 || errno == EINVAL) return absl::OkStatus();
-    return StorageError(errno, "sync the folder", Describe(folder));
+    return SyncFolderOnDisk(opened->number(), Describe(folder));
   }
 
   absl::Status Rename(absl::string_view from, absl::string_view to) override {
@@ -205,18 +231,10 @@ class PosixStorage final : public Storage {
   const Descriptor lock_;  // held as long as this lives
 };
 
-absl::StatusOr<Descriptor> OpenFolder(const std::string& folder) {
-  Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.ok()) return StorageError(errno, "open the folder", folder);
-  return opened;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return StorageError(error.value(), "make the folder", folder);
+  if (absl::Status made = MakeFolderSafely(folder); !made.ok()) return made;
   auto opened = OpenFolder(folder);
   if (!opened.ok()) return opened.status();
   Descriptor lock(openat(opened->number(), kLockFile, O_RDWR | O_CREAT | O_CLOEXEC, 0644));
