@@ -58,14 +58,16 @@ class CheckpointWriter {
   // parameters and `state_bytes`, the states' (0: unknown), do not fit on the disk:
   // RESOURCE_EXHAUSTED. Storage, schema and plan outlive this.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Begin(Storage* storage, CheckpointAbout about,
-                                                                 const Schema& schema, const ShardPlan& plan,
+                                                                 const Schema& schema,
+                                                                 const ShardPlan& plan,
                                                                  uint64_t state_bytes = 0);
   ~CheckpointWriter();
 
   // The shard's segments, each once, in the order of their ids. `theta` as long as the
   // segment; `number`: every event of this segment up to it is in the state, no later one.
   // INVALID_ARGUMENT: another segment is next, or another length.
-  absl::Status AddSegment(uint32_t id, uint64_t number, absl::Span<const float> theta, absl::string_view state);
+  absl::Status AddSegment(uint32_t id, uint64_t number, absl::Span<const float> theta,
+                          absl::string_view state);
   // Of the lead: once, at any time.
   absl::Status AddDealer(uint64_t number, absl::string_view state);
 
@@ -105,8 +107,8 @@ class CheckpointWriter {
   CheckpointManifest manifest_;
   std::vector<SegmentPlan> segments_;  // without blocks
   size_t next_segment_ = 0;
-  std::string folder_;                 // while it is being written
-  bool there_ = false;                 // the folder is, under this name
+  std::string folder_;  // while it is being written
+  bool there_ = false;  // the folder is, under this name
   File parameters_, states_;
   std::vector<SafetensorsWriter> tensors_;  // one, over parameters_
   absl::Status status_;
@@ -125,8 +127,9 @@ class Checkpoint {
   // `passed_over` (may be null) hears of those before it. NOT_FOUND: there is none, nor was one.
   // DATA_LOSS: none that can be used, and why each. FAILED_PRECONDITION: the newest is another
   // job's, shard's, schema's or plan's, or has a newer format. The storage outlives this.
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenNewest(const Storage& storage, const StateIdentity& identity,
-                                                                std::vector<PassedOver>* passed_over = nullptr);
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenNewest(
+      const Storage& storage, const StateIdentity& identity,
+      std::vector<PassedOver>* passed_over = nullptr);
   // This one. Errors as above.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const Storage& storage, const std::string& name,
                                                           const StateIdentity& identity);

@@ -89,10 +89,10 @@ class Fields {
 }  // namespace
 
 uint64_t CheckpointManifest::first_number() const {
-  if (about.journal_file == 0 || states.empty()) return next_number();
-  return std::min_element(states.begin(), states.end(), [](const State& a, const State& b) {
-           return a.number < b.number;
-         })->number + 1;
+  if (about.journal_file == 0) return next_number();
+  uint64_t first = next_number();
+  for (const State& state : states) first = std::min(first, state.number + 1);
+  return first;
 }
 
 uint64_t CheckpointManifest::next_number() const {
@@ -144,7 +144,8 @@ absl::StatusOr<std::string> EncodeManifest(const CheckpointManifest& manifest) {
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text) {
   constexpr size_t kTail = sizeof kChecksumKey - 1 + kHexDigits + sizeof kEnd - 1;
   if (text.size() < kTail || text.size() > kMaxManifestBytes) {
-    return absl::DataLossError(absl::StrCat("the manifest has ", text.size(), " bytes and is cut, or none"));
+    return absl::DataLossError(
+        absl::StrCat("the manifest has ", text.size(), " bytes and is cut, or none"));
   }
   const absl::string_view body = absl::string_view(text).substr(0, text.size() - kTail);
   const absl::string_view tail = absl::string_view(text).substr(body.size());
@@ -160,10 +161,13 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text) {
   if (json.is_discarded()) return absl::DataLossError("the manifest is no JSON");
   std::string fault;
   Fields fields(json, &fault);
-  if (fields.Text("format") != kFormatName) return absl::DataLossError("the manifest is not of a checkpoint");
+  if (fields.Text("format") != kFormatName) {
+    return absl::DataLossError("the manifest is not of a checkpoint");
+  }
   if (const uint64_t format = fields.Number("format_version"); format > kCheckpointFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("the checkpoint has format ", format, ", and this program reads up to ",
-                                                      kCheckpointFormat, "; use the version that wrote it, or a newer one"));
+    return absl::FailedPreconditionError(absl::StrCat("the checkpoint has format ", format,
+                                                      ", and this program reads up to ", kCheckpointFormat,
+                                                      "; use the version that wrote it, or a newer one"));
   }
   constexpr uint64_t k32Bits = std::numeric_limits<uint32_t>::max();
   CheckpointManifest manifest;
@@ -198,10 +202,11 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text) {
   }
   if (const Json* const extra = fields.Find("extra"); extra != nullptr) {
     Fields texts(*extra, &fault);
-    for (const auto& [key, value] : extra->items()) about.extra[key] = texts.Text(key.c_str());
+    for (const auto& [key, value] : extra->items()) about.extra[key] = texts.Text(key);
   }
   if (!fault.empty()) {
-    return absl::DataLossError(absl::StrCat("the manifest's '", fault, "' is missing, or not what belongs there"));
+    return absl::DataLossError(
+        absl::StrCat("the manifest's '", fault, "' is missing, or not what belongs there"));
   }
   return manifest;
 }

@@ -46,16 +46,19 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenNewest(const Storage
       absl::StrAppend(&why, why.empty() ? "" : "; ", unfit.message());
     } else {
       unfit = absl::NotFoundError(absl::StrCat(
-          storage.Describe(folder->name), folder->suffix == internal::kPartSuffix ? " was never finished" : " was being removed"));
+          storage.Describe(folder->name),
+          folder->suffix == internal::kPartSuffix ? " was never finished" : " was being removed"));
     }
     if (passed_over != nullptr) passed_over->push_back({folder->name, unfit});
   }
   if (!any) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", storage.Describe("")));
-  return absl::DataLossError(absl::StrCat("no checkpoint in ", storage.Describe(""), " can be used: ", why,
-                                          "; bring one back from elsewhere, or start anew in an empty folder"));
+  return absl::DataLossError(
+      absl::StrCat("no checkpoint in ", storage.Describe(""), " can be used: ", why,
+                   "; bring one back from elsewhere, or start anew in an empty folder"));
 }
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const Storage& storage, const std::string& name,
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const Storage& storage,
+                                                             const std::string& name,
                                                              const StateIdentity& identity) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(storage, name));
   if (absl::Status whole = checkpoint->Check(identity); !whole.ok()) return whole;
@@ -71,10 +74,12 @@ absl::Status Checkpoint::Check(const StateIdentity& identity) {
   if (!text.ok()) return text.status();
   auto manifest = ParseManifest(*text);
   if (!manifest.ok()) {
-    return absl::Status(manifest.status().code(), absl::StrCat(storage_.Describe(path), ": ", manifest.status().message()));
+    return absl::Status(manifest.status().code(),
+                        absl::StrCat(storage_.Describe(path), ": ", manifest.status().message()));
   }
   manifest_ = *std::move(manifest);
-  if (absl::Status same = CheckIdentity(storage_.Describe(name_), identity, manifest_.about.identity); !same.ok()) {
+  if (absl::Status same = CheckIdentity(storage_.Describe(name_), identity, manifest_.about.identity);
+      !same.ok()) {
     return same;
   }
   std::set<std::string> names;
@@ -82,9 +87,11 @@ absl::Status Checkpoint::Check(const StateIdentity& identity) {
     if (absl::Status whole = CheckFile(file); !whole.ok()) return whole;
     names.insert(file.name);
   }
-  for (const std::string& needed : {std::string(internal::kStateName), ParametersFileName(identity.shard, identity.shards)}) {
+  for (const std::string& needed :
+       {std::string(internal::kStateName), ParametersFileName(identity.shard, identity.shards)}) {
     if (names.count(needed) > 0) continue;
-    return absl::DataLossError(absl::StrCat(storage_.Describe(path), ": the file ", needed, " is not listed"));
+    return absl::DataLossError(
+        absl::StrCat(storage_.Describe(path), ": the file ", needed, " is not listed"));
   }
   return FindStates();
 }
@@ -106,7 +113,9 @@ absl::Status Checkpoint::CheckFile(const CheckpointManifest::File& file) const {
     if (!piece.ok()) return piece.status();
     checksum.Add(AsBytes(*piece));
   }
-  if (checksum.value() != file.checksum) return damaged("its checksum is not the manifest's: it was changed");
+  if (checksum.value() != file.checksum) {
+    return damaged("its checksum is not the manifest's: it was changed");
+  }
   return absl::OkStatus();
 }
 
@@ -140,10 +149,13 @@ absl::Status Checkpoint::FindStates() {
     reader.Get<uint32_t>();
     const auto number = reader.Get<uint64_t>();
     constexpr uint64_t kLeast = internal::kStateHeadBytes - 8 + internal::kStateTailBytes;
-    if (!reader.ok() || length < kLeast || length > *size - at - 8) return damaged(at, "no record of a state");
+    if (!reader.ok() || length < kLeast || length > *size - at - 8) {
+      return damaged(at, "no record of a state");
+    }
     if (segment != state.segment || number != state.number || !seen.insert(segment).second) {
-      return damaged(at, "the state of segment ", segment, " at event ", number, ", and the manifest says segment ",
-                     state.segment, " at event ", state.number, ", each once");
+      return damaged(at, "the state of segment ", segment, " at event ", number,
+                     ", and the manifest says segment ", state.segment, " at event ", state.number,
+                     ", each once");
     }
     places_.push_back({.offset = at, .bytes = 8 + length});
     at += 8 + length;
@@ -169,8 +181,9 @@ absl::StatusOr<Checkpoint::Saved> Checkpoint::ReadState(uint32_t segment) const 
     saved.state = *std::move(record);
     return saved;
   }
-  return absl::NotFoundError(absl::StrCat(storage_.Describe(name_), " has no state of ",
-                                          segment == kDealerSegment ? "the dealer" : absl::StrCat("segment ", segment)));
+  return absl::NotFoundError(
+      absl::StrCat(storage_.Describe(name_), " has no state of ",
+                   segment == kDealerSegment ? "the dealer" : absl::StrCat("segment ", segment)));
 }
 
 absl::StatusOr<SafetensorsReader> Checkpoint::OpenParameters() const {
@@ -179,8 +192,8 @@ absl::StatusOr<SafetensorsReader> Checkpoint::OpenParameters() const {
   const auto bytes = storage_.Size(path);
   if (!bytes.ok()) return bytes.status();
   return SafetensorsReader::Open(
-      [this, path](uint64_t offset, uint64_t count) { return storage_.ReadAt(path, offset, count); }, *bytes,
-      storage_.Describe(path));
+      [this, path](uint64_t offset, uint64_t count) { return storage_.ReadAt(path, offset, count); },
+      *bytes, storage_.Describe(path));
 }
 
 }  // namespace foreshard

@@ -66,8 +66,8 @@ std::vector<SafetensorsTensor> ShardTensors(const Schema& schema, const ShardPla
     const TensorSpec& spec = schema.tensors()[t];
     const uint64_t first = schema.offset(t), elements = spec.elements();
     const uint64_t from = std::max(first, begin), to = std::min(first + elements, end);
-    const bool empty_here =
-        elements == 0 && ((first >= begin && first < end) || (first == schema.elements() && shard + 1 == plan.shards()));
+    const bool empty_here = elements == 0 && ((first >= begin && first < end) ||
+                                              (first == schema.elements() && shard + 1 == plan.shards()));
     if (from >= to && !empty_here) continue;
     SafetensorsTensor tensor = {.name = spec.name};
     if (empty_here || to - from == elements) {
@@ -91,8 +91,10 @@ absl::Status CheckpointWriter::Keep(absl::Status status) {
   return status_;
 }
 
-absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Begin(Storage* storage, CheckpointAbout about,
-                                                                          const Schema& schema, const ShardPlan& plan,
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Begin(Storage* storage,
+                                                                          CheckpointAbout about,
+                                                                          const Schema& schema,
+                                                                          const ShardPlan& plan,
                                                                           uint64_t state_bytes) {
   const uint32_t shard = about.identity.shard;
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(storage, shard));
@@ -105,7 +107,8 @@ absl::Status CheckpointWriter::Prepare(const Schema& schema, const ShardPlan& pl
   uint64_t elements = 0;
   for (const SegmentPlan& segment : plan.segments()) {
     if (segment.shard != shard_) continue;
-    segments_.push_back({.id = segment.id, .shard = segment.shard, .begin = segment.begin, .elements = segment.elements});
+    segments_.push_back(
+        {.id = segment.id, .shard = segment.shard, .begin = segment.begin, .elements = segment.elements});
     elements += segment.elements;
   }
   const auto folders = internal::ListCheckpointFolders(*storage_);
@@ -120,15 +123,17 @@ absl::Status CheckpointWriter::Prepare(const Schema& schema, const ShardPlan& pl
   if (!free.ok()) return free.status();
   const uint64_t needed = elements * sizeof(float) + state_bytes;
   if (*free < needed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a checkpoint takes about ", needed >> 20, " MiB, and ", *free >> 20, " MiB are free for ",
-                     storage_->Describe(""), "; free space there, or keep fewer checkpoints"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a checkpoint takes about ", needed >> 20, " MiB, and ", *free >> 20, " MiB are free for ",
+        storage_->Describe(""), "; free space there, or keep fewer checkpoints"));
   }
   folder_ = absl::StrCat(CheckpointName(manifest_.index), internal::kPartSuffix);
   if (absl::Status made = storage_->MakeFolder(folder_); !made.ok()) return made;
   there_ = true;
   const StateIdentity& identity = manifest_.about.identity;
-  if (absl::Status created = Create(ParametersFileName(shard_, identity.shards), &parameters_); !created.ok()) return created;
+  if (absl::Status created = Create(ParametersFileName(shard_, identity.shards), &parameters_);
+      !created.ok())
+    return created;
   auto tensors = SafetensorsWriter::Create(
       ShardTensors(schema, plan, shard_),
       {{"format", "pt"},
@@ -175,8 +180,8 @@ absl::Status CheckpointWriter::AddState(uint32_t segment, uint64_t number, absl:
   const ByteSpan body(reinterpret_cast<const uint8_t*>(state.data()), state.size());
   const ChecksumPiece summed[] = {{front.data() + 8, front.size() - 8}, {body.data(), body.size()}};
   const uint64_t checksum = ChecksumPieces(summed, 2);
-  const ByteSpan pieces[] = {
-      front, body, ByteSpan(reinterpret_cast<const uint8_t*>(&checksum), sizeof checksum)};
+  const ByteSpan pieces[] = {front, body,
+                             ByteSpan(reinterpret_cast<const uint8_t*>(&checksum), sizeof checksum)};
   if (absl::Status appended = states_.Append(pieces); !appended.ok()) return appended;
   manifest_.states.push_back({.segment = segment, .number = number});
   return absl::OkStatus();
@@ -189,9 +194,9 @@ absl::Status CheckpointWriter::AddSegment(uint32_t id, uint64_t number, absl::Sp
       segments_[next_segment_].elements != theta.size()) {
     return Keep(absl::InvalidArgumentError(absl::StrCat(
         "checkpoint: segment ", id, " with ", theta.size(), " elements, where ",
-        next_segment_ == segments_.size()
-            ? "no more belong"
-            : absl::StrCat("segment ", segments_[next_segment_].id, " with ", segments_[next_segment_].elements, " belongs"))));
+        next_segment_ == segments_.size() ? "no more belong"
+                                          : absl::StrCat("segment ", segments_[next_segment_].id, " with ",
+                                                         segments_[next_segment_].elements, " belongs"))));
   }
   ++next_segment_;
   const ByteSpan values(reinterpret_cast<const uint8_t*>(theta.data()), theta.size() * sizeof(float));
@@ -210,12 +215,15 @@ absl::Status CheckpointWriter::AddDealer(uint64_t number, absl::string_view stat
 
 absl::Status CheckpointWriter::WriteAll() {
   if (next_segment_ != segments_.size()) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint: ", next_segment_, " of ", segments_.size(),
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint: ", next_segment_, " of ",
+                                                      segments_.size(),
                                                       " segments were added; all belong into it"));
   }
   if (absl::Status whole = tensors_.front().Finish(); !whole.ok()) return whole;
   const StateIdentity& identity = manifest_.about.identity;
-  if (absl::Status status = Finish(ParametersFileName(shard_, identity.shards), &parameters_); !status.ok()) return status;
+  if (absl::Status status = Finish(ParametersFileName(shard_, identity.shards), &parameters_); !status.ok()) {
+    return status;
+  }
   if (absl::Status status = Finish(internal::kStateName, &states_); !status.ok()) return status;
   const auto text = EncodeManifest(manifest_);
   if (!text.ok()) return text.status();
@@ -224,7 +232,9 @@ absl::Status CheckpointWriter::WriteAll() {
   if (absl::Status status = file.file->Append({AsBytes(*text)}); !status.ok()) return status;
   if (absl::Status status = file.file->Sync(); !status.ok()) return status;
   if (absl::Status status = storage_->SyncFolder(folder_); !status.ok()) return status;
-  if (absl::Status status = storage_->Rename(folder_, CheckpointName(manifest_.index)); !status.ok()) return status;
+  if (absl::Status status = storage_->Rename(folder_, CheckpointName(manifest_.index)); !status.ok()) {
+    return status;
+  }
   // From here on it is a whole checkpoint, whether or not its name is safe already.
   there_ = false;
   return storage_->SyncFolder("");

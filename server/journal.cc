@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, Journal
   const JournalEnd& end = (*reader)->end();
   for (const JournalEnd::Torn& torn : end.torn) {
     LOG(WARNING) << storage->Describe(torn.file) << " ends at offset " << torn.offset << ": " << torn.bytes
-                 << " bytes behind it are of an event that was never acknowledged, and are cut (" << torn.why << ")";
+                 << " bytes behind it are of an event that was never acknowledged, and are cut ("
+                 << torn.why << ")";
     absl::Status cut;
     if (torn.whole_file) {
       cut = storage->Remove(torn.file);
@@ -50,7 +51,9 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, Journal
   }
   std::unique_ptr<Journal> journal(new Journal(storage, std::move(options)));
   journal->first_number_ = std::max(end.next_number, journal->options_.least_number);
-  if (absl::Status begun = journal->BeginFile(end.files_end, journal->first_number_); !begun.ok()) return begun;
+  if (absl::Status begun = journal->BeginFile(end.files_end, journal->first_number_); !begun.ok()) {
+    return begun;
+  }
   absl::MutexLock lock(&journal->mutex_);
   journal->next_ = journal->first_number_;
   journal->written_through_ = journal->synced_through_ = journal->first_number_ - 1;
@@ -117,7 +120,8 @@ absl::Status Journal::Write(const std::vector<Pending*>& group, bool new_file, u
   for (const Pending* pending : group) {
     pieces.push_back(AsBytes(pending->ends.head));
     pieces.insert(pieces.end(), pending->payload.begin(), pending->payload.end());
-    pieces.emplace_back(reinterpret_cast<const uint8_t*>(&pending->ends.checksum), sizeof pending->ends.checksum);
+    pieces.emplace_back(reinterpret_cast<const uint8_t*>(&pending->ends.checksum),
+                        sizeof pending->ends.checksum);
   }
   if (absl::Status status = file_->Append(pieces); !status.ok()) return status;
   file_events_ += group.size();
@@ -132,8 +136,8 @@ absl::Status Journal::Write(const std::vector<Pending*>& group, bool new_file, u
 void Journal::WriteGroup() {
   busy_ = true;
   // Only who has busy_ set changes file_, so that its length may be looked at here.
-  const bool new_file =
-      file_events_ > 0 && file_->bytes() + queue_.front()->bytes + 2 * kJournalMarkBytes > options_.file_bytes;
+  const bool new_file = file_events_ > 0 && file_->bytes() + queue_.front()->bytes + 2 * kJournalMarkBytes >
+                                                options_.file_bytes;
   const uint64_t first_number = next_;
   uint64_t bytes = 0;
   const uint64_t base = new_file ? kJournalHeaderBytes : file_->bytes();
@@ -165,8 +169,8 @@ void Journal::WriteGroup() {
 
 void Journal::Fail(absl::Status status) {
   if (!status_.ok()) return;
-  status_ = absl::Status(status.code(), absl::StrCat("the journal has failed and ends with event ", written_through_,
-                                                     ": ", status.message()));
+  status_ = absl::Status(status.code(), absl::StrCat("the journal has failed and ends with event ",
+                                                     written_through_, ": ", status.message()));
   // Whoever is in it sees status_; those that are being written wait for that.
   queue_.clear();
   to_report_.store(true, std::memory_order_release);
@@ -182,7 +186,8 @@ void Journal::Report() {
 template <typename Done>
 absl::Status Journal::Await(const Done& done) {
   uint64_t seen = next_;
-  for (int silent = 0; !mutex_.AwaitWithTimeout(absl::Condition(&done), options_.patience / kPatienceParts);) {
+  for (int silent = 0;
+       !mutex_.AwaitWithTimeout(absl::Condition(&done), options_.patience / kPatienceParts);) {
     if (busy_ || FrontIsThere() || next_ != seen) {
       silent = 0;
       seen = next_;
@@ -204,7 +209,9 @@ bool Journal::TakeTurn() {
 
 void Journal::Record(const Event& event) {
   if (options_.mode == JournalMode::kOff) return;
-  Pending mine = {.ends = EndsOf(event), .payload = event.payload.pieces, .bytes = kEventOverheadBytes + event.payload.bytes};
+  Pending mine = {.ends = EndsOf(event),
+                  .payload = event.payload.pieces,
+                  .bytes = kEventOverheadBytes + event.payload.bytes};
   {
     absl::MutexLock lock(&mutex_);
     if (status_.ok() && (closed_ || event.number < next_ || event.number - next_ >= kMostAhead ||
@@ -234,8 +241,12 @@ void Journal::Record(const Event& event) {
         WriteGroup();
       } else {
         const absl::Status came = Await(ready);
-        if (!came.ok()) Fail(absl::InternalError(absl::StrCat(came.message(), ", although it has its number, and later ones "
-                                                              "wait for it; this is a fault of the server, please report it")));
+        if (!came.ok()) {
+          Fail(absl::InternalError(
+              absl::StrCat(came.message(),
+                           ", although it has its number, and later ones "
+                           "wait for it; this is a fault of the server, please report it")));
+        }
       }
     }
   }
@@ -250,8 +261,8 @@ absl::Status Journal::status() const {
 JournalFigures Journal::figures() const {
   absl::MutexLock lock(&mutex_);
   JournalFigures figures = figures_;
-  figures.waiting = static_cast<uint64_t>(
-      std::count_if(queue_.begin(), queue_.end(), [](const Pending* pending) { return pending != nullptr; }));
+  figures.waiting = static_cast<uint64_t>(std::count_if(
+      queue_.begin(), queue_.end(), [](const Pending* pending) { return pending != nullptr; }));
   return figures;
 }
 

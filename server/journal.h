@@ -71,8 +71,8 @@ struct JournalFigures {
   uint64_t bytes = 0;   // of their records
   uint64_t writes = 0;
   uint64_t syncs = 0;
-  uint64_t file = 0;    // place of the file being written
-  uint64_t waiting = 0; // events that wait for others, or for the disk
+  uint64_t file = 0;     // place of the file being written
+  uint64_t waiting = 0;  // events that wait for others, or for the disk
 };
 
 // Thread-safe.

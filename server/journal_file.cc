@@ -45,7 +45,8 @@ std::string EncodeJournalHeader(const JournalFileHeader& header) {
 
 absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes) {
   if (bytes.size() < kJournalHeaderBytes) {
-    return absl::DataLossError(absl::StrCat("the header is cut: ", bytes.size(), " of ", kJournalHeaderBytes, " bytes"));
+    return absl::DataLossError(
+        absl::StrCat("the header is cut: ", bytes.size(), " of ", kJournalHeaderBytes, " bytes"));
   }
   if (std::memcmp(bytes.data(), kMagic, kMagicBytes) != 0) {
     return absl::DataLossError("the header does not begin as a journal's");
@@ -56,8 +57,9 @@ absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes) {
     return absl::DataLossError("the header's checksum differs");
   }
   if (const auto format = reader.Get<uint16_t>(); format > kJournalFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("the journal has format ", format, ", and this program reads up to ",
-                                                      kJournalFormat, "; use the version that wrote it, or a newer one"));
+    return absl::FailedPreconditionError(absl::StrCat("the journal has format ", format,
+                                                      ", and this program reads up to ", kJournalFormat,
+                                                      "; use the version that wrote it, or a newer one"));
   }
   JournalFileHeader header;
   header.mode = reader.Get<JournalMode>();
@@ -72,11 +74,13 @@ absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes) {
   header.sequence = reader.Get<uint64_t>();
   header.first_number = reader.Get<uint64_t>();
   if (events > kEventFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("its events have format ", events, ", and this program reads up to ",
-                                                      kEventFormat, "; use the version that wrote it, or a newer one"));
+    return absl::FailedPreconditionError(absl::StrCat("its events have format ", events,
+                                                      ", and this program reads up to ", kEventFormat,
+                                                      "; use the version that wrote it, or a newer one"));
   }
   if (header.mode != JournalMode::kBuffered && header.mode != JournalMode::kSynced) {
-    return absl::DataLossError(absl::StrCat("the header has a mode ", static_cast<int>(header.mode), ", which there is not"));
+    return absl::DataLossError(
+        absl::StrCat("the header has a mode ", static_cast<int>(header.mode), ", which there is not"));
   }
   return header;
 }

@@ -34,7 +34,8 @@ bool RecordBegins(ByteSpan bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Open(const Storage& storage,
-                                                                   const StateIdentity& identity, uint64_t from) {
+                                                                   const StateIdentity& identity,
+                                                                   uint64_t from) {
   return Make(storage, identity, from);
 }
 
@@ -62,11 +63,14 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
       if (!size.ok()) return size.status();
       // A header is safe before anything is put behind it. So this file was just begun.
       if (name == names->rbegin() && absl::IsDataLoss(header.status()) && *size <= kJournalHeaderBytes) {
-        end.torn.push_back({.file = name->name, .bytes = *size, .whole_file = true,
+        end.torn.push_back({.file = name->name,
+                            .bytes = *size,
+                            .whole_file = true,
                             .why = std::string(header.status().message())});
         continue;
       }
-      return absl::Status(header.status().code(), absl::StrCat(path, ", offset 0: ", header.status().message()));
+      return absl::Status(header.status().code(),
+                          absl::StrCat(path, ", offset 0: ", header.status().message()));
     }
     if (header->sequence != name->sequence) {
       return absl::DataLossError(absl::StrCat(path, ", offset 0: the header is of file ", header->sequence,
@@ -74,9 +78,10 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
     }
     if (absl::Status same = CheckIdentity(path, identity, header->identity); !same.ok()) return same;
     if (!files.empty() && files.back().sequence != header->sequence + 1) {
-      return absl::DataLossError(absl::StrCat(
-          storage.Describe(NameOfJournalFile(header->sequence + 1)), " is missing: ", path, " and ",
-          storage.Describe(NameOfJournalFile(files.back().sequence)), " are there; bring it back, or recover from a later checkpoint"));
+      return absl::DataLossError(
+          absl::StrCat(storage.Describe(NameOfJournalFile(header->sequence + 1)), " is missing: ", path,
+                       " and ", storage.Describe(NameOfJournalFile(files.back().sequence)),
+                       " are there; bring it back, or recover from a later checkpoint"));
     }
     end.incarnation = std::max(end.incarnation, header->incarnation);
     files.push_back(*header);
@@ -93,8 +98,9 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
   end.files_end = files.back().sequence + 1;
   if (from.value_or(0) > 0 && files.front().first_number > *from) {
     return absl::DataLossError(absl::StrCat(
-        storage.Describe(NameOfJournalFile(files.front().sequence)), " begins with event ", files.front().first_number,
-        ", and events from ", *from, " on are needed: files before it are missing; bring them back, or recover from a later checkpoint"));
+        storage.Describe(NameOfJournalFile(files.front().sequence)), " begins with event ",
+        files.front().first_number, ", and events from ", *from,
+        " on are needed: files before it are missing; bring them back, or recover from a later checkpoint"));
   }
   reader->expected_ = files.front().first_number;
   if (absl::Status begun = reader->BeginFile(); !begun.ok()) return begun;
@@ -102,12 +108,13 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
 }
 
 std::string JournalReader::place() const {
-  return absl::StrCat(storage_.Describe(NameOfJournalFile(files_[file_].sequence)), ", offset ", event_position_);
+  return absl::StrCat(storage_.Describe(NameOfJournalFile(files_[file_].sequence)), ", offset ",
+                      event_position_);
 }
 
 absl::Status JournalReader::Damaged(uint64_t offset, const std::string& why) const {
-  return absl::DataLossError(
-      absl::StrCat(storage_.Describe(NameOfJournalFile(files_[file_].sequence)), ", offset ", offset, ": ", why));
+  return absl::DataLossError(absl::StrCat(storage_.Describe(NameOfJournalFile(files_[file_].sequence)),
+                                          ", offset ", offset, ": ", why));
 }
 
 absl::Status JournalReader::BeginFile() {
@@ -120,10 +127,12 @@ absl::Status JournalReader::BeginFile() {
   closed_ = false;
   const uint64_t first = files_[file_].first_number;
   if (first == expected_) return absl::OkStatus();
-  return Damaged(0, first > expected_
-                        ? absl::StrCat("events ", expected_, " to ", first - 1,
-                                       " are in no file: the one before ends too early; recover from a later checkpoint")
-                        : absl::StrCat("it begins with event ", first, ", and event ", expected_, " is the next"));
+  return Damaged(
+      0,
+      first > expected_
+          ? absl::StrCat("events ", expected_, " to ", first - 1,
+                         " are in no file: the one before ends too early; recover from a later checkpoint")
+          : absl::StrCat("it begins with event ", first, ", and event ", expected_, " is the next"));
 }
 
 absl::StatusOr<ByteSpan> JournalReader::Window(uint64_t bytes) {
@@ -169,7 +178,8 @@ absl::StatusOr<std::optional<Event>> JournalReader::Advance() {
     if (!window.ok()) return window.status();
     if (const auto mark = ParseJournalMark(*window, files_[file_].sequence); mark.has_value()) {
       if (mark->synced_bytes > position_) {
-        return Damaged(position_, absl::StrCat("a mark that ", mark->synced_bytes, " bytes were safe, which is more than come before it"));
+        return Damaged(position_, absl::StrCat("a mark that ", mark->synced_bytes,
+                                               " bytes were safe, which is more than come before it"));
       }
       closed_ = mark->closed;
       position_ += kJournalMarkBytes;
@@ -185,7 +195,8 @@ absl::StatusOr<std::optional<Event>> JournalReader::Advance() {
       continue;
     }
     if (event->number != expected_) {
-      return Damaged(position_, absl::StrCat("event ", event->number, " where event ", expected_, " belongs"));
+      return Damaged(position_,
+                     absl::StrCat("event ", event->number, " where event ", expected_, " belongs"));
     }
     event_position_ = position_;
     position_ += size;
@@ -198,7 +209,9 @@ absl::StatusOr<std::optional<Event>> JournalReader::Advance() {
 
 absl::Status JournalReader::EndAt(const std::string& why) {
   if (!InLastFile()) {
-    return Damaged(position_, absl::StrCat(why, "; only the last file of a journal may end in the middle of a record"));
+    return Damaged(
+        position_,
+        absl::StrCat(why, "; only the last file of a journal may end in the middle of a record"));
   }
   const absl::StatusOr<std::string> evidence = EvidenceOfDamage();
   if (!evidence.ok()) return evidence.status();
@@ -220,13 +233,16 @@ absl::StatusOr<std::string> JournalReader::EvidenceOfDamage() {
     const ByteSpan here = rest->subspan(offset);
     if (const auto mark = ParseJournalMark(here, header.sequence); mark.has_value()) {
       if (mark->synced_bytes > position_) {
-        return absl::StrCat("it was safe once: at offset ", position_ + offset, " the file says that ", mark->synced_bytes,
-                            " bytes were on the disk");
+        return absl::StrCat("it was safe once: at offset ", position_ + offset, " the file says that ",
+                            mark->synced_bytes, " bytes were on the disk");
       }
-      if (mark->closed) return absl::StrCat("at offset ", position_ + offset, " the file says that it was finished");
+      if (mark->closed) {
+        return absl::StrCat("at offset ", position_ + offset, " the file says that it was finished");
+      }
     }
     if (header.mode == JournalMode::kBuffered && RecordBegins(here)) {
-      return absl::StrCat("at offset ", position_ + offset, " a record follows, so that this is no torn end of a killed process");
+      return absl::StrCat("at offset ", position_ + offset,
+                          " a record follows, so that this is no torn end of a killed process");
     }
   }
   return std::string();

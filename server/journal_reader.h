@@ -57,8 +57,8 @@ class JournalReader {
   // are not looked at. FAILED_PRECONDITION: another job, shard, schema or plan, or a newer format.
   // DATA_LOSS: events from `from` on are missing, a header is damaged. The storage outlives
   // this.
-  static absl::StatusOr<std::unique_ptr<JournalReader>> Open(const Storage& storage, const StateIdentity& identity,
-                                                             uint64_t from);
+  static absl::StatusOr<std::unique_ptr<JournalReader>> Open(const Storage& storage,
+                                                             const StateIdentity& identity, uint64_t from);
   // As Open, from the beginning of the last file on.
   static absl::StatusOr<std::unique_ptr<JournalReader>> OpenLastFile(const Storage& storage,
                                                                      const StateIdentity& identity);
@@ -77,7 +77,8 @@ class JournalReader {
  private:
   JournalReader(const Storage& storage, uint64_t from) : storage_(storage), from_(from) {}
   // `from`: none for the last file only.
-  static absl::StatusOr<std::unique_ptr<JournalReader>> Make(const Storage& storage, const StateIdentity& identity,
+  static absl::StatusOr<std::unique_ptr<JournalReader>> Make(const Storage& storage,
+                                                             const StateIdentity& identity,
                                                              std::optional<uint64_t> from);
 
   absl::Status BeginFile();
@@ -94,17 +95,17 @@ class JournalReader {
   const Storage& storage_;
   const uint64_t from_;
   std::vector<JournalFileHeader> files_;
-  size_t file_ = 0;             // index of the one being read
-  uint64_t file_bytes_ = 0;     // as long as it was when it was begun
-  uint64_t position_ = 0;       // in it
+  size_t file_ = 0;          // index of the one being read
+  uint64_t file_bytes_ = 0;  // as long as it was when it was begun
+  uint64_t position_ = 0;    // in it
   uint64_t event_position_ = 0;
-  bool closed_ = false;         // a mark said that it ends here
-  uint64_t expected_ = 0;       // number of the next event
+  bool closed_ = false;    // a mark said that it ends here
+  uint64_t expected_ = 0;  // number of the next event
   bool done_ = false;
   absl::Status fault_;
-  std::string buffer_;          // the file's bytes from buffer_at_ on
+  std::string buffer_;  // the file's bytes from buffer_at_ on
   uint64_t buffer_at_ = 0;
-  ByteSpan piece_;              // payload of the event given last
+  ByteSpan piece_;  // payload of the event given last
   JournalEnd end_;
 };
 

@@ -14,8 +14,12 @@ absl::Status CheckIdentity(absl::string_view what, const StateIdentity& ours, co
   if (theirs.job != ours.job) return differs("job (fingerprint)", hex(theirs.job), hex(ours.job));
   if (theirs.shards != ours.shards) return differs("number of shards", theirs.shards, ours.shards);
   if (theirs.shard != ours.shard) return differs("shard", theirs.shard, ours.shard);
-  if (theirs.schema != ours.schema) return differs("model schema (fingerprint)", hex(theirs.schema), hex(ours.schema));
-  if (theirs.plan != ours.plan) return differs("shard plan (fingerprint)", hex(theirs.plan), hex(ours.plan));
+  if (theirs.schema != ours.schema) {
+    return differs("model schema (fingerprint)", hex(theirs.schema), hex(ours.schema));
+  }
+  if (theirs.plan != ours.plan) {
+    return differs("shard plan (fingerprint)", hex(theirs.plan), hex(ours.plan));
+  }
   return absl::OkStatus();
 }
 

@@ -12,7 +12,8 @@ absl::StatusOr<std::string> JsonText(const std::string& text) {
   // Where something was replaced, it is another text.
   const Json back = Json::parse(quoted, nullptr, false);
   if (!back.is_string() || back.get_ref<const std::string&>() != text) {
-    return absl::InvalidArgumentError(absl::StrCat("'", absl::CHexEscape(text), "' is no UTF-8; JSON holds nothing else"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", absl::CHexEscape(text), "' is no UTF-8; JSON holds nothing else"));
   }
   return quoted;
 }

@@ -46,9 +46,9 @@ absl::string_view ToString(SafetensorsType type) {
 
 uint64_t BytesOf(SafetensorsType type) { return type == SafetensorsType::kF32 ? 4 : 2; }
 
-absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(std::vector<SafetensorsTensor> tensors,
-                                                            const std::map<std::string, std::string>& metadata,
-                                                            AppendFunction append) {
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
+    std::vector<SafetensorsTensor> tensors, const std::map<std::string, std::string>& metadata,
+    AppendFunction append) {
   std::string header = "{";
   const auto separate = [&] {
     if (header.size() > 1) header += ',';
@@ -81,25 +81,30 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(std::vector<Safetens
     }
     const auto elements = internal::SafetensorsElements(tensor.shape);
     if (!elements.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("safetensors: tensor ", *quoted, ": ", elements.status().message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("safetensors: tensor ", *quoted, ": ", elements.status().message()));
     }
     tensor.elements = *elements;
     tensor.offset = end;
     end += tensor.elements * BytesOf(tensor.type);
     if (end > internal::kMaxSafetensorsBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("safetensors: with tensor ", *quoted, " the file is too large"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("safetensors: with tensor ", *quoted, " the file is too large"));
     }
     separate();
     absl::StrAppend(&header, *quoted, ":{\"dtype\":\"", ToString(tensor.type), "\",\"shape\":[");
-    for (size_t k = 0; k < tensor.shape.size(); ++k) absl::StrAppend(&header, k == 0 ? "" : ",", tensor.shape[k]);
+    for (size_t k = 0; k < tensor.shape.size(); ++k) {
+      absl::StrAppend(&header, k == 0 ? "" : ",", tensor.shape[k]);
+    }
     absl::StrAppend(&header, "],\"data_offsets\":[", tensor.offset, ",", end, "]}");
   }
   header += '}';
   // Values begin aligned.
   header.append((8 - header.size() % 8) % 8, ' ');
   if (header.size() > kMaxSafetensorsHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("safetensors: a header of ", header.size(), " bytes; readers take ",
-                                                   kMaxSafetensorsHeaderBytes, " at most: fewer tensors a file"));
+    return absl::InvalidArgumentError(absl::StrCat("safetensors: a header of ", header.size(),
+                                                   " bytes; readers take ", kMaxSafetensorsHeaderBytes,
+                                                   " at most: fewer tensors a file"));
   }
   ByteWriter front;
   front.Put<uint64_t>(header.size());
@@ -116,7 +121,8 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(std::vector<Safetens
 
 absl::Status SafetensorsWriter::Append(ByteSpan values) {
   if (values.size() > left_) {
-    return absl::FailedPreconditionError(absl::StrCat("safetensors: ", values.size(), " bytes of values where ", left_,
+    return absl::FailedPreconditionError(absl::StrCat("safetensors: ", values.size(),
+                                                      " bytes of values where ", left_,
                                                       " are left; give what the shapes say"));
   }
   if (absl::Status status = append_(values); !status.ok()) return status;
@@ -130,12 +136,14 @@ absl::Status SafetensorsWriter::Finish() {
       absl::StrCat("safetensors: ", left_, " bytes of values are missing; give what the shapes say"));
 }
 
-absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(ReadFunction read, uint64_t file_bytes, std::string name) {
+absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(ReadFunction read, uint64_t file_bytes,
+                                                          std::string name) {
   const auto at_file = [&](absl::StatusCode code, const auto&... what) {
     return absl::Status(code, absl::StrCat(name, ": ", what...));
   };
   if (file_bytes < kLengthBytes) {
-    return at_file(absl::StatusCode::kDataLoss, "a file of ", file_bytes, " bytes is no safetensors file, or is cut");
+    return at_file(absl::StatusCode::kDataLoss, "a file of ", file_bytes,
+                   " bytes is no safetensors file, or is cut");
   }
   const auto front = read(0, kLengthBytes);
   if (!front.ok()) return front.status();
@@ -173,8 +181,8 @@ const SafetensorsTensor* SafetensorsReader::Find(absl::string_view name) const {
 absl::Status SafetensorsReader::ReadFloats(const SafetensorsTensor& tensor, uint64_t first,
                                            absl::Span<float> out) const {
   if (first > tensor.elements || out.size() > tensor.elements - first) {
-    return absl::InvalidArgumentError(absl::StrCat(name_, ": elements ", first, " to ", first + out.size(), " of '",
-                                                   tensor.name, "', which has ", tensor.elements));
+    return absl::InvalidArgumentError(absl::StrCat(name_, ": elements ", first, " to ", first + out.size(),
+                                                   " of '", tensor.name, "', which has ", tensor.elements));
   }
   const uint64_t width = BytesOf(tensor.type);
   for (uint64_t done = 0; done < out.size();) {
@@ -182,7 +190,8 @@ absl::Status SafetensorsReader::ReadFloats(const SafetensorsTensor& tensor, uint
     const auto bytes = read_(tensor.offset + (first + done) * width, now * width);
     if (!bytes.ok()) return bytes.status();
     if (bytes->size() != now * width) {
-      return absl::DataLossError(absl::StrCat(name_, ": it became shorter while '", tensor.name, "' was read"));
+      return absl::DataLossError(
+          absl::StrCat(name_, ": it became shorter while '", tensor.name, "' was read"));
     }
     if (tensor.type == SafetensorsType::kF32) {
       std::memcpy(&out[done], bytes->data(), bytes->size());

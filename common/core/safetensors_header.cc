@@ -49,13 +49,18 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
         if (!names_.insert(text).second) return Fail(absl::StrCat("'", text, "' is there twice"));
         return Move(Place::kName);
       case Place::kMetadata:
-        if (metadata_.count(text) > 0) return Fail(absl::StrCat("the metadata '", text, "' is there twice"));
+        if (metadata_.count(text) > 0) {
+          return Fail(absl::StrCat("the metadata '", text, "' is there twice"));
+        }
         return true;
       default:
         if (text != "dtype" && text != "shape" && text != "data_offsets") {
-          return Fail(absl::StrCat("tensor '", name(), "' has a field '", text, "', which this program does not know"));
+          return Fail(absl::StrCat("tensor '", name(), "' has a field '", text,
+                                   "', which this program does not know"));
         }
-        if (!fields_.insert(text).second) return Fail(absl::StrCat("tensor '", name(), "' has two fields '", text, "'"));
+        if (!fields_.insert(text).second) {
+          return Fail(absl::StrCat("tensor '", name(), "' has two fields '", text, "'"));
+        }
         return true;
     }
   }
@@ -69,7 +74,8 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
     if (key_ == "shape") {
       tensor.tensor.shape = numbers_;
     } else if (numbers_.size() != 2) {
-      return Fail(absl::StrCat("tensor '", name(), "' has ", numbers_.size(), " data_offsets; there must be 2"));
+      return Fail(
+          absl::StrCat("tensor '", name(), "' has ", numbers_.size(), " data_offsets; there must be 2"));
     } else {
       tensor.begin = numbers_[0];
       tensor.end = numbers_[1];
@@ -79,7 +85,8 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
   bool number_unsigned(uint64_t value) override {
     if (place_ != Place::kNumbers) return Unexpected("a number");
     if (numbers_.size() >= kMaxSafetensorsDimensions) {
-      return Fail(absl::StrCat("tensor '", name(), "' has more than ", kMaxSafetensorsDimensions, " numbers in ", key_));
+      return Fail(absl::StrCat("tensor '", name(), "' has more than ", kMaxSafetensorsDimensions,
+                               " numbers in ", key_));
     }
     numbers_.push_back(value);
     return true;
@@ -90,12 +97,14 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
       return true;
     }
     if (place_ != Place::kTensor || key_ != "dtype") return Unexpected("a text");
-    for (const SafetensorsType type : {SafetensorsType::kF32, SafetensorsType::kF16, SafetensorsType::kBF16}) {
+    for (const SafetensorsType type :
+         {SafetensorsType::kF32, SafetensorsType::kF16, SafetensorsType::kBF16}) {
       if (text != ToString(type)) continue;
       tensors_.back().tensor.type = type;
       return true;
     }
-    return Fail(absl::StrCat("tensor '", name(), "' has the type '", text, "'; F32, F16 and BF16 can be read"));
+    return Fail(
+        absl::StrCat("tensor '", name(), "' has the type '", text, "'; F32, F16 and BF16 can be read"));
   }
   bool null() override { return Unexpected("null"); }
   bool boolean(bool) override { return Unexpected("true or false"); }
@@ -127,11 +136,10 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
     return false;
   }
   bool Unexpected(const std::string& what) {
-    return Fail(absl::StrCat(what, " where none belongs",
-                             key_.empty() ? "" : absl::StrCat(", at '", key_, "'"),
-                             place_ == Place::kTensor || place_ == Place::kNumbers
-                                 ? absl::StrCat(" of tensor '", name(), "'")
-                                 : ""));
+    return Fail(absl::StrCat(
+        what, " where none belongs", key_.empty() ? "" : absl::StrCat(", at '", key_, "'"),
+        place_ == Place::kTensor || place_ == Place::kNumbers ? absl::StrCat(" of tensor '", name(), "'")
+                                                              : ""));
   }
 
   Place place_ = Place::kStart;
@@ -147,7 +155,8 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
 
 absl::StatusOr<uint64_t> SafetensorsElements(const std::vector<uint64_t>& shape) {
   if (shape.size() > kMaxSafetensorsDimensions) {
-    return absl::InvalidArgumentError(absl::StrCat(shape.size(), " dimensions; there may be ", kMaxSafetensorsDimensions));
+    return absl::InvalidArgumentError(
+        absl::StrCat(shape.size(), " dimensions; there may be ", kMaxSafetensorsDimensions));
   }
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   uint64_t elements = 1;
@@ -162,7 +171,9 @@ absl::StatusOr<uint64_t> SafetensorsElements(const std::vector<uint64_t>& shape)
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& json, uint64_t values_bytes) {
   // The parser would skip a byte order mark, and spaces, which other readers do not.
-  if (json.empty() || json.front() != '{') return absl::InvalidArgumentError("the header does not begin with '{'");
+  if (json.empty() || json.front() != '{') {
+    return absl::InvalidArgumentError("the header does not begin with '{'");
+  }
   HeaderHandler handler;
   if (!Json::sax_parse(json, &handler)) return absl::InvalidArgumentError(handler.fault());
   std::vector<HeaderHandler::Tensor>& found = handler.tensors();
@@ -182,17 +193,22 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& json
     tensor.elements = *elements;
     const uint64_t bytes = tensor.elements * BytesOf(tensor.type);
     if (each.end < each.begin || each.end - each.begin != bytes) {
-      return bad("its data_offsets are ", each.begin, " and ", each.end, "; its shape and type take ", bytes, " bytes");
+      return bad("its data_offsets are ", each.begin, " and ", each.end, "; its shape and type take ",
+                 bytes, " bytes");
     }
-    if (each.begin < end) return bad("begins at byte ", each.begin, ", inside the tensor before it, which ends at ", end);
-    if (each.begin > end) return bad("begins at byte ", each.begin, ", and the one before it ends at ", end, ": a hole");
+    if (each.begin < end) {
+      return bad("begins at byte ", each.begin, ", inside the tensor before it, which ends at ", end);
+    }
+    if (each.begin > end) {
+      return bad("begins at byte ", each.begin, ", and the one before it ends at ", end, ": a hole");
+    }
     end = each.end;
     tensor.offset = each.begin;
     header.tensors.push_back(std::move(tensor));
   }
   if (end > values_bytes) {
-    return absl::DataLossError(absl::StrCat("the header announces ", end, " bytes of values, and ", values_bytes,
-                                            " are there: the file is cut"));
+    return absl::DataLossError(absl::StrCat("the header announces ", end, " bytes of values, and ",
+                                            values_bytes, " are there: the file is cut"));
   }
   if (end < values_bytes) {
     return absl::InvalidArgumentError(

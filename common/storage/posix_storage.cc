@@ -178,7 +178,8 @@ class PosixStorage final : public Storage {
     return static_cast<uint64_t>(about.st_size);
   }
 
-  absl::StatusOr<std::string> ReadAt(absl::string_view file, uint64_t offset, uint64_t bytes) const override {
+  absl::StatusOr<std::string> ReadAt(absl::string_view file, uint64_t offset,
+                                     uint64_t bytes) const override {
     const auto opened = OpenAt(file, O_RDONLY, "open");
     if (!opened.ok()) return opened.status();
     struct stat about;

@@ -23,7 +23,8 @@ Remedy RemedyFor(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return {absl::StatusCode::kResourceExhausted, "free space on that file system or raise the quota, then start again"};
+      return {absl::StatusCode::kResourceExhausted,
+              "free space on that file system or raise the quota, then start again"};
     case EFBIG:
       return {absl::StatusCode::kResourceExhausted, "raise the limit on the size of files (ulimit -f)"};
     case EMFILE:
@@ -40,7 +41,8 @@ Remedy RemedyFor(int error) {
     case ENOTEMPTY:
     case ENOTDIR:
     case EISDIR:
-      return {absl::StatusCode::kFailedPrecondition, "look at what is there, and give another folder or clear this one"};
+      return {absl::StatusCode::kFailedPrecondition,
+              "look at what is there, and give another folder or clear this one"};
     default:
       return {absl::ErrnoToStatusCode(error), ""};
   }
@@ -57,10 +59,11 @@ absl::Status StorageError(int error, absl::string_view operation, absl::string_v
 absl::Status CheckStoragePath(absl::string_view path) {
   if (path.empty()) return absl::OkStatus();
   for (const absl::string_view part : absl::StrSplit(path, '/')) {
-    if (part.empty() || part.front() == '.' || part.size() > kLongestPart || absl::StrContains(part, '\0')) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", path, "' is no path of a storage: the part '", part,
-                       "' is empty, begins with '.', is longer than ", kLongestPart, " bytes or has a zero in it"));
+    if (part.empty() || part.front() == '.' || part.size() > kLongestPart ||
+        absl::StrContains(part, '\0')) {
+      return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no path of a storage: the part '",
+                                                     part, "' is empty, begins with '.', is longer than ",
+                                                     kLongestPart, " bytes or has a zero in it"));
     }
   }
   return absl::OkStatus();

@@ -98,7 +98,8 @@ class Storage {
   virtual absl::StatusOr<std::vector<StorageEntry>> List(absl::string_view folder) const = 0;
   virtual absl::StatusOr<uint64_t> Size(absl::string_view file) const = 0;
   // `bytes` from this offset on; fewer where the file ends.
-  virtual absl::StatusOr<std::string> ReadAt(absl::string_view file, uint64_t offset, uint64_t bytes) const = 0;
+  virtual absl::StatusOr<std::string> ReadAt(absl::string_view file, uint64_t offset,
+                                             uint64_t bytes) const = 0;
   absl::StatusOr<std::string> Read(absl::string_view file) const;
   // What is left on the file system for this user.
   virtual absl::StatusOr<uint64_t> FreeBytes() const = 0;

@@ -36,7 +36,8 @@ TEST_F(CheckpointOnDisk, PythonReadsTheParameters) {
   for (uint32_t shard = 0; shard < 2; ++shard) {
     const auto storage = OpenStorage(absl::StrCat(folder_, "/", shard)).value();
     const StateIdentity identity = {.protocol = 3, .shard = shard, .shards = 2};
-    const auto writer = CheckpointWriter::Begin(storage.get(), {.identity = identity, .step = 12}, schema, plan).value();
+    const auto writer =
+        CheckpointWriter::Begin(storage.get(), {.identity = identity, .step = 12}, schema, plan).value();
     for (const uint32_t id : plan.SegmentsOfShard(shard)) {
       const SegmentPlan& segment = plan.segments()[id];
       std::vector<float> theta(segment.elements);
@@ -52,11 +53,11 @@ TEST_F(CheckpointOnDisk, PythonReadsTheParameters) {
         nlohmann::json::parse(ReadFile(checkpoint + "/manifest.json").value(), nullptr, false);
     EXPECT_EQ(manifest["step"], 12);
 
-    const auto process =
-        Process::Start({.program = "/usr/bin/env",
-                        .arguments = {"python3", FORESHARD_SOURCE_DIR "/tests/end_to_end/read_safetensors.py",
-                                      absl::StrCat(checkpoint, "/", ParametersFileName(shard, 2))},
-                        .log_path = folder_ + "/output"});
+    const auto process = Process::Start(
+        {.program = "/usr/bin/env",
+         .arguments = {"python3", FORESHARD_SOURCE_DIR "/tests/end_to_end/read_safetensors.py",
+                       absl::StrCat(checkpoint, "/", ParametersFileName(shard, 2))},
+         .log_path = folder_ + "/output"});
     ASSERT_TRUE(process.ok()) << process.status();
     const std::optional<ProcessExit> exit = (*process)->Wait(absl::Seconds(60));
     const std::string output = ReadFile(folder_ + "/output").value();

@@ -27,12 +27,18 @@ Schema TestSchema() {
 }
 
 ShardPlan TestPlan(uint32_t shards = 2) {
-  return ShardPlan::Create(TestSchema(), {.shards = shards, .segment_elements = 64, .block_elements = 32}).value();
+  return ShardPlan::Create(TestSchema(), {.shards = shards, .segment_elements = 64, .block_elements = 32})
+      .value();
 }
 
 CheckpointAbout About(uint32_t shard = 1, uint32_t shards = 2) {
-  return {.identity = {.protocol = 3, .shard = shard, .shards = shards, .job = 0x0b, .schema = 0x5c, .plan = 0x91},
-          .incarnation = 77, .step = 40, .epoch = 2, .journal_file = 5, .extra = {{"note", "\u00fcber"}}};
+  return {.identity =
+              {.protocol = 3, .shard = shard, .shards = shards, .job = 0x0b, .schema = 0x5c, .plan = 0x91},
+          .incarnation = 77,
+          .step = 40,
+          .epoch = 2,
+          .journal_file = 5,
+          .extra = {{"note", "\u00fcber"}}};
 }
 
 // Parameter k of the whole vector.
@@ -44,7 +50,9 @@ std::vector<float> Theta(const SegmentPlan& segment, float scale = 1) {
   return theta;
 }
 
-std::string StateOf(uint32_t segment, uint64_t number) { return absl::StrCat("state of ", segment, " at ", number); }
+std::string StateOf(uint32_t segment, uint64_t number) {
+  return absl::StrCat("state of ", segment, " at ", number);
+}
 
 // Writes the states of the shard at number, number + 1, ...
 absl::StatusOr<CheckpointWriter::Committed> Write(Storage* storage, uint64_t number, uint32_t keep = 2,
@@ -54,11 +62,13 @@ absl::StatusOr<CheckpointWriter::Committed> Write(Storage* storage, uint64_t num
   auto writer = CheckpointWriter::Begin(storage, about, schema, plan);
   if (!writer.ok()) return writer.status();
   for (const uint32_t id : plan.SegmentsOfShard(about.identity.shard)) {
-    const absl::Status added =
-        (*writer)->AddSegment(id, number + id, Theta(plan.segments()[id], static_cast<float>(number)), StateOf(id, number + id));
+    const absl::Status added = (*writer)->AddSegment(
+        id, number + id, Theta(plan.segments()[id], static_cast<float>(number)), StateOf(id, number + id));
     if (!added.ok()) return added;
   }
-  if (absl::Status added = (*writer)->AddDealer(number, StateOf(kDealerSegment, number)); !added.ok()) return added;
+  if (absl::Status added = (*writer)->AddDealer(number, StateOf(kDealerSegment, number)); !added.ok()) {
+    return added;
+  }
   return (*writer)->Commit(keep);
 }
 
@@ -104,7 +114,8 @@ TEST(ShardTensors, WholeOnesKeepTheirNamesAndPartsSayWhichTheyAre) {
   // One that is cut twice.
   EXPECT_EQ(describe(TestPlan(4), 1), "a.weight[65:100] 35 a.bias 10 none 0 3 b.weight[0:20] 20 ");
   const Schema empty_last = Schema::Create({{"a", {300}}, {"z", {0}}}).value();
-  const ShardPlan plan = ShardPlan::Create(empty_last, {.shards = 2, .segment_elements = 200, .block_elements = 100}).value();
+  const ShardPlan plan =
+      ShardPlan::Create(empty_last, {.shards = 2, .segment_elements = 200, .block_elements = 100}).value();
   EXPECT_EQ(ShardTensors(empty_last, plan, 0).size(), 1u);
   EXPECT_EQ(ShardTensors(empty_last, plan, 1).back().name, "z");
 }
@@ -159,10 +170,11 @@ TEST(CheckpointFiles, TheNewestAreKept) {
 
 // A file format: these bytes may never change.
 TEST(CheckpointFiles, BytesArePinned) {
-  CheckpointManifest manifest = {.index = 12,
-                                 .about = About(),
-                                 .states = {{.segment = 0, .number = 81234}, {.segment = kDealerSegment, .number = 81299}},
-                                 .files = {{.name = "state.bin", .bytes = 4711, .checksum = 0xabc}}};
+  CheckpointManifest manifest = {
+      .index = 12,
+      .about = About(),
+      .states = {{.segment = 0, .number = 81234}, {.segment = kDealerSegment, .number = 81299}},
+      .files = {{.name = "state.bin", .bytes = 4711, .checksum = 0xabc}}};
   const std::string expected = R"({
   "format": "foreshard checkpoint",
   "format_version": 1,
@@ -216,7 +228,8 @@ TEST(CheckpointFiles, BytesArePinned) {
   ByteWriter length, checksum;
   length.Put<uint64_t>(body.size() + 8);
   checksum.Put(Checksum(AsBytes(body)));
-  const std::string begin = std::string("FSSTATE\n\1\0\0\0\0\0\0\0", 16) + length.data() + body + checksum.data();
+  const std::string begin =
+      std::string("FSSTATE\n\1\0\0\0\0\0\0\0", 16) + length.data() + body + checksum.data();
   EXPECT_EQ(states.substr(0, begin.size()), begin);
 }
 
@@ -256,7 +269,8 @@ TEST(CheckpointFiles, CutAndMissingFilesAreSeen) {
     ASSERT_EQ(Checkpoint::OpenNewest(storage, About().identity).value()->name(), "checkpoint.0000000001");
     ASSERT_TRUE(storage.Remove(path).ok());
     std::vector<PassedOver> passed_over;
-    ASSERT_EQ(Checkpoint::OpenNewest(storage, About().identity, &passed_over).value()->name(), "checkpoint.0000000001");
+    ASSERT_EQ(Checkpoint::OpenNewest(storage, About().identity, &passed_over).value()->name(),
+              "checkpoint.0000000001");
     EXPECT_TRUE(absl::IsNotFound(passed_over[0].why));
     EXPECT_THAT(std::string(passed_over[0].why.message()), HasSubstr(file));
     storage.Put(path, content);
@@ -305,7 +319,8 @@ std::string Resealed(const std::string& text, const std::string& from, const std
   std::string changed = absl::StrReplaceAll(text, {{from, to}});
   EXPECT_NE(changed, text);
   changed.resize(changed.size() - 33);
-  return changed + ",\n  \"xxh3\": \"" + absl::StrCat(absl::Hex(Checksum(AsBytes(changed)), absl::kZeroPad16)) + "\"\n}\n";
+  return changed + ",\n  \"xxh3\": \"" +
+         absl::StrCat(absl::Hex(Checksum(AsBytes(changed)), absl::kZeroPad16)) + "\"\n}\n";
 }
 
 TEST(CheckpointManifest, WhatItSaysIsChecked) {
@@ -333,8 +348,10 @@ TEST(CheckpointManifest, WhatItSaysIsChecked) {
       {{"\"state.bin\"", "\"parameters-00002-of-00002.safetensors\""}, "bytes, and the manifest says"},
       {{"\"note\": \"\u00fcber\"", "\"note\": 7"}, "'note'"},
       {{"\"number\": 1\n", "\"number\": 2\n"}, "the manifest says"},
-      {{"\"states\": [", "\"states\": ["
-        "\n    {\"segment\": 0, \"number\": 0},"}, "the manifest says segment 0"},
+      {{"\"states\": [",
+        "\"states\": ["
+        "\n    {\"segment\": 0, \"number\": 0},"},
+       "the manifest says segment 0"},
   };
   for (const auto& [change, says] : cases) {
     const absl::Status status = open(change.first, change.second);
@@ -411,13 +428,15 @@ TEST(CheckpointWriter, AFullDiskIsRefusedWithTheFigures) {
   storage.LimitBytes(100);
   const absl::Status status = Write(&storage, 1).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("are free for /faulty/"), HasSubstr("keep fewer checkpoints")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("are free for /faulty/"), HasSubstr("keep fewer checkpoints")));
   EXPECT_EQ(storage.operations(), 0u);
   const Schema schema = TestSchema();
   const ShardPlan plan = TestPlan();
   storage.LimitBytes(10'000);
   EXPECT_TRUE(CheckpointWriter::Begin(&storage, About(), schema, plan).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(CheckpointWriter::Begin(&storage, About(), schema, plan, 10'000).status()));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(CheckpointWriter::Begin(&storage, About(), schema, plan, 10'000).status()));
 }
 
 TEST(CheckpointWriter, WhatWasLeftHalfDoneIsRemoved) {
@@ -451,7 +470,8 @@ TEST(CheckpointWriter, NothingHalfWrittenIsEverTaken) {
       for (uint64_t k = std::max<uint64_t>(committed, 1); k <= begun; ++k) {
         if ((*checkpoint)->ReadState(kDealerSegment)->number == k) number = k;
       }
-      ASSERT_NE(number, 0u) << "committed " << committed << ", begun " << begun << ", found " << (*checkpoint)->name();
+      ASSERT_NE(number, 0u) << "committed " << committed << ", begun " << begun << ", found "
+                            << (*checkpoint)->name();
       ExpectWhole(**checkpoint, number);
     }
   });

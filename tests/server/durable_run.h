@@ -23,7 +23,8 @@ namespace foreshard {
 inline constexpr uint32_t kDurableWorkers = 3;
 inline constexpr uint64_t kCheckpointEvery = 60;
 
-inline const StateIdentity kDurableIdentity = {.protocol = 3, .shards = 1, .job = 0x0b, .schema = 0x5c, .plan = 0x91};
+inline const StateIdentity kDurableIdentity = {
+    .protocol = 3, .shards = 1, .job = 0x0b, .schema = 0x5c, .plan = 0x91};
 
 // Three segments and a dealer.
 class Machines {
@@ -33,7 +34,8 @@ class Machines {
     return ShardPlan::Create(MakeSchema(), {.segment_elements = 100, .block_elements = 50}).value();
   }
 
-  Machines(const std::string& rule, bool synchronous) : dealer(DealerOptions{.batches_per_epoch = 40, .epochs = 9}) {
+  Machines(const std::string& rule, bool synchronous)
+      : dealer(DealerOptions{.batches_per_epoch = 40, .epochs = 9}) {
     const ShardPlan plan = MakePlan();
     for (const SegmentPlan& segment : plan.segments()) {
       SegmentOptions options = MakeSegmentOptions(rule, segment.elements, kDurableWorkers);
@@ -75,7 +77,8 @@ class UndisturbedRun {
       : rule_(rule), synchronous_(synchronous), machines_(rule, synchronous) {
     for (const uint32_t id : machines_.ids()) states_[id][0] = machines_.Save(id);
     for (const auto& segment : machines_.segments) {
-      Perform({.kind = EventKind::kInitialise, .segment = segment->plan().id}, CodecId::kNone, Values(*segment));
+      Perform({.kind = EventKind::kInitialise, .segment = segment->plan().id}, CodecId::kNone,
+              Values(*segment));
     }
     for (uint32_t w = 0; w < kDurableWorkers; ++w) {
       Perform(ToEvent({.kind = DealerEvent::Kind::kJoin, .worker = w}));
@@ -128,10 +131,13 @@ class UndisturbedRun {
       PushPlace place = {.worker = event.worker, .sequence = event.sequence};
       if (synchronous_) place.round = event.argument;
       recorded->bytes.resize(EncodedBytes(codec, blocks));
-      EncodeSegment(codec, blocks, values.data(), nullptr, PushKey(0, event.segment, place), recorded->bytes.data());
+      EncodeSegment(codec, blocks, values.data(), nullptr, PushKey(0, event.segment, place),
+                    recorded->bytes.data());
     }
     recorded->piece = recorded->bytes;
-    if (!recorded->bytes.empty()) event.payload = {absl::MakeConstSpan(&recorded->piece, 1), recorded->piece.size()};
+    if (!recorded->bytes.empty()) {
+      event.payload = {absl::MakeConstSpan(&recorded->piece, 1), recorded->piece.size()};
+    }
     Outcome outcome;
     if (event.segment == kDealerSegment) {
       machines_.dealer.Apply(ToDealerEvent(event).value());
@@ -164,7 +170,11 @@ class UndisturbedRun {
     const auto worker = static_cast<uint32_t>(Draw(kDurableWorkers));
     const auto id = static_cast<uint32_t>(Draw(machines_.segments.size()));
     Place& place = places_[{worker, id}];
-    Event event = {.segment = id, .worker = worker, .incarnation = 1, .ticket = size(), .held_version = place.held_version};
+    Event event = {.segment = id,
+                   .worker = worker,
+                   .incarnation = 1,
+                   .ticket = size(),
+                   .held_version = place.held_version};
     const uint64_t way = Draw(20);
     if (way == 0) return DealerStep(worker);
     if (way == 1) {
@@ -185,7 +195,8 @@ class UndisturbedRun {
       if (event.kind == EventKind::kSkip) {
         outcome = Perform(event);
       } else {
-        outcome = Perform(event, way % 2 == 0 ? CodecId::kNone : CodecId::kOneBit, Values(*machines_.segments[id]));
+        outcome = Perform(event, way % 2 == 0 ? CodecId::kNone : CodecId::kOneBit,
+                          Values(*machines_.segments[id]));
       }
     }
     place.held_version = outcome.version;
@@ -280,14 +291,14 @@ inline Recovered Recover(const Storage& storage, const UndisturbedRun& run) {
 // whose states are taken one after the other while it goes on.
 class DurableRun {
  public:
-  DurableRun(Storage* storage, const UndisturbedRun& run, JournalMode mode, std::unique_ptr<Machines> machines)
+  DurableRun(Storage* storage, const UndisturbedRun& run, JournalMode mode,
+             std::unique_ptr<Machines> machines)
       : storage_(storage), run_(run), mode_(mode), machines_(std::move(machines)) {}
 
   absl::Status Open(uint64_t incarnation) {
-    auto journal = Journal::Open(storage_, {.mode = mode_,
-                                            .identity = kDurableIdentity,
-                                            .incarnation = incarnation,
-                                            .file_bytes = 6000});
+    auto journal = Journal::Open(
+        storage_,
+        {.mode = mode_, .identity = kDurableIdentity, .incarnation = incarnation, .file_bytes = 6000});
     if (!journal.ok()) return journal.status();
     journal_ = *std::move(journal);
     return absl::OkStatus();
@@ -317,7 +328,8 @@ class DurableRun {
   void BeginCheckpoint() {
     const auto file = journal_->Rotate();
     if (!file.ok()) return;
-    auto writer = CheckpointWriter::Begin(storage_, {.identity = kDurableIdentity, .journal_file = *file}, schema_, plan_);
+    auto writer = CheckpointWriter::Begin(storage_, {.identity = kDurableIdentity, .journal_file = *file},
+                                          schema_, plan_);
     if (!writer.ok()) return;
     writer_ = *std::move(writer);
     added_ = 0;
@@ -325,8 +337,9 @@ class DurableRun {
   void AddToCheckpoint(uint64_t number) {
     const uint32_t id = machines_->ids()[added_];
     const absl::Status added =
-        id == kDealerSegment ? writer_->AddDealer(number, machines_->Save(id))
-                             : writer_->AddSegment(id, number, machines_->segments[id]->theta(), machines_->Save(id));
+        id == kDealerSegment
+            ? writer_->AddDealer(number, machines_->Save(id))
+            : writer_->AddSegment(id, number, machines_->segments[id]->theta(), machines_->Save(id));
     if (added.ok() && ++added_ < machines_->ids().size()) return;
     // No checkpoint may be ahead of the journal.
     if (added.ok() && journal_->SyncThrough(number).ok()) {

@@ -24,8 +24,14 @@ struct OwnedEvent {
   explicit OwnedEvent(uint64_t number, uint64_t payload_bytes = 20) {
     for (uint64_t k = 0; k < payload_bytes; ++k) bytes += static_cast<char>(RandomBits(9, number, k));
     pieces = {AsBytes(bytes).first(payload_bytes / 3), AsBytes(bytes).subspan(payload_bytes / 3)};
-    event = {.kind = EventKind::kPush, .codec = 3, .segment = static_cast<uint32_t>(number % 3), .worker = 2,
-             .incarnation = 1000 + number, .sequence = number, .ticket = 2 * number, .number = number,
+    event = {.kind = EventKind::kPush,
+             .codec = 3,
+             .segment = static_cast<uint32_t>(number % 3),
+             .worker = 2,
+             .incarnation = 1000 + number,
+             .sequence = number,
+             .ticket = 2 * number,
+             .number = number,
              .payload = {pieces, payload_bytes}};
   }
   OwnedEvent(const OwnedEvent&) = delete;
@@ -45,7 +51,8 @@ inline std::string RecordOf(const Event& event) {
 
 // Reads all from `from` on; each event must be as OwnedEvent made it, with some length of
 // payload.
-inline ReadBack ReadJournal(const Storage& storage, uint64_t from = 0, const StateIdentity& identity = kTestIdentity) {
+inline ReadBack ReadJournal(const Storage& storage, uint64_t from = 0,
+                            const StateIdentity& identity = kTestIdentity) {
   ReadBack read;
   auto reader = JournalReader::Open(storage, identity, from);
   read.status = reader.status();
@@ -77,7 +84,9 @@ inline JournalOptions TestJournalOptions(JournalMode mode, uint64_t incarnation 
 }
 
 inline void RecordAll(Journal& journal, uint64_t first, uint64_t last, uint64_t payload_bytes = 20) {
-  for (uint64_t number = first; number <= last; ++number) journal.Record(OwnedEvent(number, payload_bytes).event);
+  for (uint64_t number = first; number <= last; ++number) {
+    journal.Record(OwnedEvent(number, payload_bytes).event);
+  }
 }
 
 }  // namespace foreshard

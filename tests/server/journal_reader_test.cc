@@ -34,7 +34,8 @@ std::unique_ptr<FaultyStorage> ThreeFiles(JournalMode mode) {
 }
 
 // What is left when one byte after the other is taken off its end, or a bit of it is another.
-std::unique_ptr<FaultyStorage> With(const FaultyStorage& storage, absl::string_view file, std::string content) {
+std::unique_ptr<FaultyStorage> With(const FaultyStorage& storage, absl::string_view file,
+                                    std::string content) {
   auto changed = storage.KillProcess();
   changed->Put(file, std::move(content));
   return changed;
@@ -42,26 +43,51 @@ std::unique_ptr<FaultyStorage> With(const FaultyStorage& storage, absl::string_v
 
 class ReaderModes : public ::testing::TestWithParam<JournalMode> {};
 INSTANTIATE_TEST_SUITE_P(Both, ReaderModes, ::testing::Values(JournalMode::kBuffered, JournalMode::kSynced),
-                         [](const auto& info) { return info.param == JournalMode::kBuffered ? "Buffered" : "Synced"; });
+                         [](const auto& info) {
+                           return info.param == JournalMode::kBuffered ? "Buffered" : "Synced";
+                         });
 
 // The format is a file format: these bytes may never change.
 TEST(JournalFile, BytesArePinned) {
-  const JournalFileHeader header = {.identity = {.protocol = 3, .shard = 4, .shards = 5, .job = 6, .schema = 7, .plan = 8},
-                                    .mode = JournalMode::kSynced,
-                                    .incarnation = 9,
-                                    .sequence = 10,
-                                    .first_number = 11};
+  const JournalFileHeader header = {
+      .identity = {.protocol = 3, .shard = 4, .shards = 5, .job = 6, .schema = 7, .plan = 8},
+      .mode = JournalMode::kSynced,
+      .incarnation = 9,
+      .sequence = 10,
+      .first_number = 11};
   EXPECT_EQ(absl::BytesToHexString(EncodeJournalHeader(header)),
-            "46534a524e4c0d0a" "0100" "02" "01" "03000000" "04000000" "05000000" "0600000000000000"
-            "0700000000000000" "0800000000000000" "0900000000000000" "0a00000000000000" "0b00000000000000"
-            "0000000000000000" "HEADERSUM");
+            "46534a524e4c0d0a"
+            "0100"
+            "02"
+            "01"
+            "03000000"
+            "04000000"
+            "05000000"
+            "0600000000000000"
+            "0700000000000000"
+            "0800000000000000"
+            "0900000000000000"
+            "0a00000000000000"
+            "0b00000000000000"
+            "0000000000000000"
+            "HEADERSUM");
   const std::string bytes = EncodeJournalHeader(header);
   EXPECT_EQ(bytes.size(), kJournalHeaderBytes);
   EXPECT_EQ(ParseJournalHeader(AsBytes(bytes)).value(), header);
-  EXPECT_EQ(absl::BytesToHexString(EncodeJournalMark({.closed = false, .sequence = 10, .synced_bytes = 288})),
-            "1c000000" "01000000" "0a00000000000000" "2001000000000000" "MARKSUM");
-  EXPECT_EQ(absl::BytesToHexString(EncodeJournalMark({.closed = true, .sequence = 10, .synced_bytes = 288})),
-            "1c000000" "03000000" "0a00000000000000" "2001000000000000" "CLOSEDSUM");
+  EXPECT_EQ(
+      absl::BytesToHexString(EncodeJournalMark({.closed = false, .sequence = 10, .synced_bytes = 288})),
+      "1c000000"
+      "01000000"
+      "0a00000000000000"
+      "2001000000000000"
+      "MARKSUM");
+  EXPECT_EQ(
+      absl::BytesToHexString(EncodeJournalMark({.closed = true, .sequence = 10, .synced_bytes = 288})),
+      "1c000000"
+      "03000000"
+      "0a00000000000000"
+      "2001000000000000"
+      "CLOSEDSUM");
   EXPECT_EQ(NameOfJournalFile(1), "journal.0000000001");
 }
 
@@ -102,7 +128,8 @@ TEST_P(ReaderModes, ACutEndOfTheLastFileIsTorn) {
 TEST_P(ReaderModes, ALastFileWithoutAWholeHeaderWasJustBegun) {
   const auto storage = ThreeFiles(GetParam());
   storage->Put(NameOfJournalFile(3), "");
-  const std::string header = EncodeJournalHeader({.identity = kTestIdentity, .incarnation = 2, .sequence = 3, .first_number = 7});
+  const std::string header =
+      EncodeJournalHeader({.identity = kTestIdentity, .incarnation = 2, .sequence = 3, .first_number = 7});
   for (uint64_t bytes = 0; bytes <= header.size(); ++bytes) {
     std::string content = header.substr(0, bytes);
     if (bytes == header.size()) content.back() ^= 1;
@@ -144,10 +171,13 @@ TEST_P(ReaderModes, EveryFlippedBitIsSeenAndNamed) {
         EXPECT_EQ(read.end.torn.size(), 1u) << place;
       } else {
         EXPECT_TRUE(absl::IsDataLoss(read.status)) << place;
-        EXPECT_THAT(std::string(read.status.message()), AllOf(HasSubstr("/faulty/" + name), HasSubstr(", offset "))) << place;
+        EXPECT_THAT(std::string(read.status.message()),
+                    AllOf(HasSubstr("/faulty/" + name), HasSubstr(", offset ")))
+            << place;
         // A writer does not build upon it, if it is in the file that it looks at.
         if (file == 3) {
-          EXPECT_TRUE(absl::IsDataLoss(Journal::Open(flipped.get(), TestJournalOptions(GetParam(), 3)).status()));
+          EXPECT_TRUE(
+              absl::IsDataLoss(Journal::Open(flipped.get(), TestJournalOptions(GetParam(), 3)).status()));
         }
       }
       ++outcomes[read.status.ok() ? "torn" : absl::StrCat("damaged ", file)];
@@ -169,17 +199,19 @@ TEST_P(ReaderModes, FilesInTheMiddleMustBeWhole) {
   };
   const std::string second = storage->Read(NameOfJournalFile(2)).value();
   for (const size_t bytes : {size_t{0}, size_t{40}}) {
-    says(*With(*storage, NameOfJournalFile(2), second.substr(0, bytes)), "journal.0000000002, offset 0", "header is cut");
+    says(*With(*storage, NameOfJournalFile(2), second.substr(0, bytes)), "journal.0000000002, offset 0",
+         "header is cut");
   }
   // Cut where a record ends: nothing in the file itself is wrong.
-  says(*With(*storage, NameOfJournalFile(2), second.substr(0, kJournalHeaderBytes + 100)), "journal.0000000003, offset 0",
-       "events 5 to 6 are in no file");
+  says(*With(*storage, NameOfJournalFile(2), second.substr(0, kJournalHeaderBytes + 100)),
+       "journal.0000000003, offset 0", "events 5 to 6 are in no file");
   says(*With(*storage, NameOfJournalFile(2), second.substr(0, kJournalHeaderBytes + 110)),
        "journal.0000000002, offset 188", "only the last file");
-  says(*With(*storage, NameOfJournalFile(2), second + "x"), absl::StrCat("journal.0000000002, offset ", second.size()),
+  says(*With(*storage, NameOfJournalFile(2), second + "x"),
+       absl::StrCat("journal.0000000002, offset ", second.size()),
        "bytes behind the mark that ends the file");
-  says(*With(*storage, NameOfJournalFile(2), storage->Read(NameOfJournalFile(1)).value()), "journal.0000000002, offset 0",
-       "the header is of file 1");
+  says(*With(*storage, NameOfJournalFile(2), storage->Read(NameOfJournalFile(1)).value()),
+       "journal.0000000002, offset 0", "the header is of file 1");
   const auto missing = storage->KillProcess();
   ASSERT_TRUE(missing->Remove(NameOfJournalFile(2)).ok());
   says(*missing, "journal.0000000002 is missing", "recover from a later checkpoint");
@@ -242,7 +274,8 @@ TEST_P(ReaderModes, AnothersJournalIsRefusedByName) {
   const auto says = [&](const StateIdentity& identity, const std::string& text) {
     for (const absl::Status& status :
          {ReadJournal(*storage, 0, identity).status,
-          Journal::Open(storage.get(), {.mode = GetParam(), .identity = identity, .incarnation = 9}).status()}) {
+          Journal::Open(storage.get(), {.mode = GetParam(), .identity = identity, .incarnation = 9})
+              .status()}) {
       EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
       EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("journal.0000000003"), HasSubstr(text)));
     }
@@ -278,7 +311,8 @@ TEST(JournalReader, ANewerFormatIsRefused) {
     storage.Put(NameOfJournalFile(1), header);
     const absl::Status status = ReadJournal(storage).status;
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(text), HasSubstr("use the version that wrote it")));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(text), HasSubstr("use the version that wrote it")));
   }
 }
 
@@ -301,7 +335,8 @@ TEST(JournalReader, SaysWhereAnEventIs) {
   const auto storage = ThreeFiles(JournalMode::kBuffered);
   const auto reader = JournalReader::Open(*storage, kTestIdentity, 5).value();
   EXPECT_EQ(reader->Next().value()->number, 5u);
-  EXPECT_EQ(reader->place(), absl::StrCat("/faulty/journal.0000000002, offset ", kJournalHeaderBytes + 100));
+  EXPECT_EQ(reader->place(),
+            absl::StrCat("/faulty/journal.0000000002, offset ", kJournalHeaderBytes + 100));
 }
 
 }  // namespace

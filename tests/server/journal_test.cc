@@ -38,8 +38,11 @@ void AwaitWaiting(const Journal& journal, uint64_t events) {
 }
 
 class JournalModes : public ::testing::TestWithParam<JournalMode> {};
-INSTANTIATE_TEST_SUITE_P(Both, JournalModes, ::testing::Values(JournalMode::kBuffered, JournalMode::kSynced),
-                         [](const auto& info) { return info.param == JournalMode::kBuffered ? "Buffered" : "Synced"; });
+INSTANTIATE_TEST_SUITE_P(Both, JournalModes,
+                         ::testing::Values(JournalMode::kBuffered, JournalMode::kSynced),
+                         [](const auto& info) {
+                           return info.param == JournalMode::kBuffered ? "Buffered" : "Synced";
+                         });
 
 TEST_P(JournalModes, ReadsBackWhatWasRecorded) {
   FaultyStorage storage;
@@ -189,8 +192,8 @@ TEST_P(JournalModes, RotateLeavesAllThatWasRecordedInFilesBefore) {
   EXPECT_EQ(ReadJournal(storage, 6).numbers, Numbers(6, 7));
   const ReadBack gone = ReadJournal(storage, 5);
   EXPECT_TRUE(absl::IsDataLoss(gone.status));
-  EXPECT_THAT(std::string(gone.status.message()),
-              AllOf(HasSubstr("journal.0000000002 begins with event 6"), HasSubstr("events from 5 on are needed")));
+  EXPECT_THAT(std::string(gone.status.message()), AllOf(HasSubstr("journal.0000000002 begins with event 6"),
+                                                        HasSubstr("events from 5 on are needed")));
   // Never the one that is being written.
   ASSERT_TRUE(journal->RemoveBefore(100).ok());
   EXPECT_EQ(FileNames(storage), "3");
@@ -250,7 +253,8 @@ TEST_P(JournalModes, AFailureIsFinalAndBlocksNobody) {
     JournalOptions options = TestJournalOptions(GetParam());
     options.on_failure = [&](const absl::Status& status) {
       ++failures;
-      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("ends with event 3"), HasSubstr("journal.0000000001")));
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("ends with event 3"), HasSubstr("journal.0000000001")));
     };
     const auto journal = Journal::Open(&storage, options).value();
     RecordAll(*journal, 1, 3);
@@ -337,7 +341,9 @@ TEST_P(JournalModes, SyncThroughWaitsForTheEvent) {
   EXPECT_FALSE(synced);
   RecordAll(*journal, 2, 2);
   syncing.join();
-  for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_EQ(ReadJournal(*storage.CutPower(seed)).numbers, Numbers(1, 2));
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    EXPECT_EQ(ReadJournal(*storage.CutPower(seed)).numbers, Numbers(1, 2));
+  }
 }
 
 TEST_P(JournalModes, NumbersThatGoWrongAreFaultsAndNotWaits) {
@@ -369,7 +375,9 @@ TEST(Journal, AClosedOneTakesNothingMore) {
   RecordAll(*journal, 1, 3);
   ASSERT_TRUE(journal->Close().ok());
   ASSERT_TRUE(journal->Close().ok());
-  for (uint64_t seed = 0; seed < 20; ++seed) EXPECT_EQ(ReadJournal(*storage.CutPower(seed)).numbers, Numbers(1, 3));
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_EQ(ReadJournal(*storage.CutPower(seed)).numbers, Numbers(1, 3));
+  }
   EXPECT_TRUE(absl::IsFailedPrecondition(journal->Rotate().status()));
   RecordAll(*journal, 4, 4);
   EXPECT_THAT(std::string(journal->status().message()), HasSubstr("after the journal was closed"));
@@ -392,13 +400,15 @@ TEST(Journal, ADiskThatTakesNothingIsKnownAtTheStart) {
   for (uint64_t operation = 1; operation <= 4; ++operation) {
     FaultyStorage storage;
     storage.RefuseFrom(operation, EROFS);
-    EXPECT_TRUE(absl::IsPermissionDenied(Journal::Open(&storage, TestJournalOptions(JournalMode::kBuffered)).status()));
+    EXPECT_TRUE(absl::IsPermissionDenied(
+        Journal::Open(&storage, TestJournalOptions(JournalMode::kBuffered)).status()));
   }
 }
 
 TEST(Journal, OtherFilesAreNobodysBusiness) {
   FaultyStorage storage;
-  for (const char* name : {"journal.1", "journal.00000000001", "journal.000000000x", "journal.0000000005.part", "notes"}) {
+  for (const char* name :
+       {"journal.1", "journal.00000000001", "journal.000000000x", "journal.0000000005.part", "notes"}) {
     storage.Put(name, "x");
   }
   ASSERT_TRUE(storage.MakeFolder("journal.0000000007").ok());
@@ -426,12 +436,16 @@ TEST(Journal, AKilledProcessLosesNothing) {
       if (!journal.ok()) _exit(1);
       for (uint64_t number = (*journal)->first_number();; ++number) {
         (*journal)->Record(OwnedEvent(number, 3000).event);
-        if (!(*journal)->status().ok() || write(acknowledged[1], &number, sizeof number) != sizeof number) _exit(1);
+        if (!(*journal)->status().ok() || write(acknowledged[1], &number, sizeof number) != sizeof number) {
+          _exit(1);
+        }
       }
     }
     close(acknowledged[1]);
     uint64_t last = 0;
-    for (int k = 0; k < 200; ++k) ASSERT_EQ(read(acknowledged[0], &last, sizeof last), ssize_t{sizeof last});
+    for (int k = 0; k < 200; ++k) {
+      ASSERT_EQ(read(acknowledged[0], &last, sizeof last), ssize_t{sizeof last});
+    }
     kill(child, SIGKILL);
     while (read(acknowledged[0], &last, sizeof last) == ssize_t{sizeof last}) continue;
     close(acknowledged[0]);

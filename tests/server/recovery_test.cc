@@ -84,7 +84,8 @@ TEST_P(Recovery, PowerCutAfterEveryOperationOfASyncedJournal) {
   storage.AfterEach([&](const FaultyStorage::Operation& operation) {
     if (HasFatalFailure()) return;
     for (uint64_t seed = 0; seed < 6; ++seed) {
-      const std::string when = absl::StrCat("cut ", seed, " after operation ", operation.number, " on ", operation.path);
+      const std::string when =
+          absl::StrCat("cut ", seed, " after operation ", operation.number, " on ", operation.path);
       const auto found = storage.CutPower(seed);
       Recovered recovered = Recover(*found, run());
       ExpectExact(recovered, server.acknowledged(), when);
@@ -97,7 +98,8 @@ TEST_P(Recovery, PowerCutAfterEveryOperationOfASyncedJournal) {
       FaultyStorage& second = *found;
       second.AfterEach([&](const FaultyStorage::Operation& again) {
         if (again.number > 8) return;
-        ExpectExact(Recover(*second.CutPower(again.number), run()), server.acknowledged(), when + ", and again");
+        ExpectExact(Recover(*second.CutPower(again.number), run()), server.acknowledged(),
+                    when + ", and again");
       });
       GoOn(&second, JournalMode::kSynced, std::move(recovered), when);
     }
@@ -116,7 +118,8 @@ TEST_P(Recovery, KilledAfterEveryOperationOfABufferedJournal) {
   DurableRun server(&storage, run(), JournalMode::kBuffered, run().NewMachines());
   storage.AfterEach([&](const FaultyStorage::Operation& operation) {
     if (HasFatalFailure()) return;
-    const std::string when = absl::StrCat("killed after operation ", operation.number, " on ", operation.path);
+    const std::string when =
+        absl::StrCat("killed after operation ", operation.number, " on ", operation.path);
     const auto found = storage.KillProcess();
     Recovered recovered = Recover(*found, run());
     ExpectExact(recovered, server.acknowledged(), when);
@@ -179,7 +182,8 @@ TEST_P(Recovery, ADiskThatRefusesFromAnyOperationOnLosesNothingAcknowledged) {
     EXPECT_FALSE(server.journal().status().ok() && server.acknowledged() < run().size());
     for (uint64_t seed = 0; seed < 2; ++seed) {
       const Recovered recovered = Recover(*storage.CutPower(seed), run());
-      ExpectExact(recovered, server.acknowledged(), absl::StrCat("refused from operation ", operation, " on"));
+      ExpectExact(recovered, server.acknowledged(),
+                  absl::StrCat("refused from operation ", operation, " on"));
       if (HasFatalFailure()) return;
     }
   }
@@ -196,7 +200,8 @@ TEST_P(Recovery, PowerCutAndKillUnderManyThreads) {
       if (failed) return;
       // What is acknowledged now must be in what is found then.
       const uint64_t least = server.acknowledged();
-      const auto left = mode == JournalMode::kSynced ? storage.CutPower(operation.number) : storage.KillProcess();
+      const auto left =
+          mode == JournalMode::kSynced ? storage.CutPower(operation.number) : storage.KillProcess();
       ExpectExact(Recover(*left, run()), least, absl::StrCat("operation ", operation.number));
       failed = failed || HasFatalFailure();
       ++found;

@@ -15,8 +15,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-absl::Status Write(std::vector<SafetensorsTensor> tensors, const std::map<std::string, std::string>& metadata,
-                   const std::string& values, std::string* file) {
+absl::Status Write(std::vector<SafetensorsTensor> tensors,
+                   const std::map<std::string, std::string>& metadata, const std::string& values,
+                   std::string* file) {
   auto writer = SafetensorsWriter::Create(std::move(tensors), metadata, [file](ByteSpan bytes) {
     file->append(bytes.begin(), bytes.end());
     return absl::OkStatus();
@@ -32,7 +33,9 @@ absl::Status Write(std::vector<SafetensorsTensor> tensors, const std::map<std::s
 
 absl::StatusOr<SafetensorsReader> Read(const std::string& file) {
   return SafetensorsReader::Open(
-      [file](uint64_t offset, uint64_t bytes) -> absl::StatusOr<std::string> { return file.substr(offset, bytes); },
+      [file](uint64_t offset, uint64_t bytes) -> absl::StatusOr<std::string> {
+        return file.substr(offset, bytes);
+      },
       file.size(), "x.safetensors");
 }
 
@@ -49,7 +52,9 @@ std::string FloatBytes(const std::vector<float>& values) {
 // Any loader must read these bytes: they are the published format.
 TEST(Safetensors, BytesArePinned) {
   std::string file;
-  ASSERT_TRUE(Write({{.name = "a", .shape = {2}}, {.name = "s"}}, {{"format", "pt"}}, FloatBytes({1, -2, 0.5f}), &file).ok());
+  ASSERT_TRUE(Write({{.name = "a", .shape = {2}}, {.name = "s"}}, {{"format", "pt"}},
+                    FloatBytes({1, -2, 0.5f}), &file)
+                  .ok());
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
       R"("s":{"dtype":"F32","shape":[],"data_offsets":[8,12]}})";
@@ -89,19 +94,22 @@ TEST(Safetensors, HalfPrecisionIsExact) {
   // One, minus two, largest, smallest normal, smallest denormal, zero of both signs, infinity.
   const std::string file = FileOf(
       R"({"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},"h":{"dtype":"F16","shape":[8],"data_offsets":[0,16]}})",
-      put({0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0000, 0x8000, 0x7c00}) + put({0x3f80, 0xbf00, 0x7f80}));
+      put({0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x0000, 0x8000, 0x7c00}) +
+          put({0x3f80, 0xbf00, 0x7f80}));
   const auto reader = Read(file);
   ASSERT_TRUE(reader.ok()) << reader.status();
   // By offset, whatever the order of the header.
   EXPECT_EQ(reader->tensors()[0].name, "h");
   std::vector<float> values(8);
   ASSERT_TRUE(reader->ReadFloats(*reader->Find("h"), 0, absl::MakeSpan(values)).ok());
-  EXPECT_EQ(values, (std::vector<float>{1, -2, 65504, 0x1p-14f, 0x1p-24f, 0, 0, std::numeric_limits<float>::infinity()}));
+  EXPECT_EQ(values, (std::vector<float>{1, -2, 65504, 0x1p-14f, 0x1p-24f, 0, 0,
+                                        std::numeric_limits<float>::infinity()}));
   EXPECT_TRUE(std::signbit(values[6]));
   values.resize(3);
   ASSERT_TRUE(reader->ReadFloats(*reader->Find("b"), 0, absl::MakeSpan(values)).ok());
   EXPECT_EQ(values, (std::vector<float>{1, -0.5f, std::numeric_limits<float>::infinity()}));
-  const std::string nan = FileOf(R"({"h":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})", put({0x7e01}));
+  const std::string nan =
+      FileOf(R"({"h":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})", put({0x7e01}));
   ASSERT_TRUE(Read(nan)->ReadFloats(*Read(nan)->Find("h"), 0, absl::MakeSpan(values).first(1)).ok());
   EXPECT_TRUE(std::isnan(values[0]));
 }
@@ -131,18 +139,23 @@ TEST(Safetensors, HeadersThatLieAreRefusedByName) {
       {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8],"x":1}})", 8, "a field 'x'"},
       {"{\"a\":{" + tensor + R"(,"shape":[2],"data_offsets":[0,8]}})", 8, "two fields 'shape'"},
       {"{\"a\":{" + tensor + R"(,"data_offsets":[[0],8]}})", 8, "a list where none belongs"},
-      {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8]},"a":{)" + tensor + R"(,"data_offsets":[8,16]}})", 16, "'a' is there twice"},
+      {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8]},"a":{)" + tensor + R"(,"data_offsets":[8,16]}})", 16,
+       "'a' is there twice"},
       {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8]},"b":{)" + tensor + R"(,"data_offsets":[4,12]}})", 12,
        "tensor 'b': begins at byte 4, inside the tensor before it"},
-      {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8]},"b":{)" + tensor + R"(,"data_offsets":[12,20]}})", 20,
-       "tensor 'b': begins at byte 12, and the one before it ends at 8: a hole"},
+      {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8]},"b":{)" + tensor + R"(,"data_offsets":[12,20]}})",
+       20, "tensor 'b': begins at byte 12, and the one before it ends at 8: a hole"},
       {"{\"a\":{" + tensor + R"(,"data_offsets":[4,12]}})", 12, "a hole"},
       {"{\"a\":{" + tensor + R"(,"data_offsets":[0,8]}})", 9, "1 bytes behind the last tensor"},
       {R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", 8, "the type 'F64'"},
-      {R"({"a":{"dtype":7,"shape":[1],"data_offsets":[0,8]}})", 8, "a number where none belongs, at 'dtype' of tensor 'a'"},
-      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", 8, "larger than any file"},
-      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8]}})", 8, "larger than any file"},
-      {R"({"a":{"dtype":"F32","shape":[99999999999999999999],"data_offsets":[0,8]}})", 8, "the number 99999999999999999999"},
+      {R"({"a":{"dtype":7,"shape":[1],"data_offsets":[0,8]}})", 8,
+       "a number where none belongs, at 'dtype' of tensor 'a'"},
+      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})", 8,
+       "larger than any file"},
+      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8]}})", 8,
+       "larger than any file"},
+      {R"({"a":{"dtype":"F32","shape":[99999999999999999999],"data_offsets":[0,8]}})", 8,
+       "the number 99999999999999999999"},
       {R"({"":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4, "no name"},
       {R"({"__metadata__":{"a":1}})", 0, "a number"},
       {R"({"__metadata__":{"a":{"b":"c"}}})", 0, "an object"},
@@ -154,7 +167,8 @@ TEST(Safetensors, HeadersThatLieAreRefusedByName) {
   for (const Case& each : cases) {
     const auto reader = Read(FileOf(each.header, std::string(each.values, 'x')));
     EXPECT_TRUE(absl::IsInvalidArgument(reader.status())) << each.header << "\n" << reader.status();
-    EXPECT_THAT(std::string(reader.status().message()), AllOf(HasSubstr("x.safetensors: "), HasSubstr(each.says)));
+    EXPECT_THAT(std::string(reader.status().message()),
+                AllOf(HasSubstr("x.safetensors: "), HasSubstr(each.says)));
   }
   std::string many = R"({"a":{"dtype":"F32","shape":[1)";
   for (int k = 0; k < 64; ++k) many += ",1";
@@ -224,8 +238,9 @@ TEST(Safetensors, WriterRefusesWhatNoReaderWouldTake) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Write({{.name = "a"}}, {}, "123", &file)));
   EXPECT_TRUE(absl::IsFailedPrecondition(Write({{.name = "a"}}, {}, "12345", &file)));
   // What the sink says is handed on.
-  EXPECT_TRUE(absl::IsResourceExhausted(
-      SafetensorsWriter::Create({}, {}, [](ByteSpan) { return absl::ResourceExhaustedError("full"); }).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(SafetensorsWriter::Create({}, {}, [](ByteSpan) {
+                                          return absl::ResourceExhaustedError("full");
+                                        }).status()));
 }
 
 TEST(JsonText, QuotesUtf8AndNothingElse) {

@@ -42,7 +42,15 @@ namespace foreshard {
 class FaultyStorage final : public Storage {
  public:
   enum class Kind {
-    kCreate, kAppend, kSync, kMakeFolder, kSyncFolder, kRename, kRemove, kRemoveFolder, kTruncate
+    kCreate,
+    kAppend,
+    kSync,
+    kMakeFolder,
+    kSyncFolder,
+    kRename,
+    kRemove,
+    kRemoveFolder,
+    kTruncate
   };
   struct Operation {
     uint64_t number = 0;
@@ -114,12 +122,13 @@ class FaultyStorage final : public Storage {
 
   absl::StatusOr<std::unique_ptr<StorageFile>> Create(absl::string_view path) override {
     std::shared_ptr<Node> node;
-    const absl::Status created = Perform(Kind::kCreate, "create", path, [&](Node& folder, const std::string& name) {
-      if (folder.entries.count(name) > 0) return EEXIST;
-      node = std::make_shared<Node>();
-      folder.Change({{name, node}});
-      return 0;
-    });
+    const absl::Status created =
+        Perform(Kind::kCreate, "create", path, [&](Node& folder, const std::string& name) {
+          if (folder.entries.count(name) > 0) return EEXIST;
+          node = std::make_shared<Node>();
+          folder.Change({{name, node}});
+          return 0;
+        });
     if (!created.ok()) return created;
     return std::make_unique<File>(this, std::move(node), std::string(path));
   }
@@ -138,7 +147,9 @@ class FaultyStorage final : public Storage {
     return Counted({.kind = Kind::kSyncFolder, .path = std::string(folder)}, [&](int refusal) {
       if (refusal != 0) return StorageError(refusal, "sync the folder", Describe(folder));
       Node* const node = Find(folder);
-      if (node == nullptr || !node->folder) return StorageError(ENOENT, "sync the folder", Describe(folder));
+      if (node == nullptr || !node->folder) {
+        return StorageError(ENOENT, "sync the folder", Describe(folder));
+      }
       node->safe_entries = node->entries;
       node->changes.clear();
       return absl::OkStatus();
@@ -149,20 +160,26 @@ class FaultyStorage final : public Storage {
     if (absl::Status valid = CheckStoragePath(to); !valid.ok()) return valid;
     const auto [to_folder, to_name] = SplitStoragePath(to);
     if (SplitStoragePath(from).first != to_folder) {
-      return absl::InvalidArgumentError(absl::StrCat("cannot rename ", Describe(from), " to ", Describe(to),
-                                                     ": that is another folder"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot rename ", Describe(from), " to ", Describe(to), ": that is another folder"));
     }
-    return Perform(Kind::kRename, "rename", from, [&, new_name = std::string(to_name)](Node& folder, const std::string& name) {
-      const auto entry = folder.entries.find(name);
-      if (entry == folder.entries.end()) return ENOENT;
-      const auto there = folder.entries.find(new_name);
-      if (there != folder.entries.end() && there->second->folder && !there->second->entries.empty()) return ENOTEMPTY;
-      folder.Change({{name, nullptr}, {new_name, entry->second}});
-      return 0;
-    });
+    return Perform(
+        Kind::kRename, "rename", from,
+        [&, new_name = std::string(to_name)](Node& folder, const std::string& name) {
+          const auto entry = folder.entries.find(name);
+          if (entry == folder.entries.end()) return ENOENT;
+          const auto there = folder.entries.find(new_name);
+          if (there != folder.entries.end() && there->second->folder && !there->second->entries.empty()) {
+            return ENOTEMPTY;
+          }
+          folder.Change({{name, nullptr}, {new_name, entry->second}});
+          return 0;
+        });
   }
 
-  absl::Status Remove(absl::string_view file) override { return RemoveEntry(Kind::kRemove, "remove", file, false); }
+  absl::Status Remove(absl::string_view file) override {
+    return RemoveEntry(Kind::kRemove, "remove", file, false);
+  }
   absl::Status RemoveFolder(absl::string_view folder) override {
     return RemoveEntry(Kind::kRemoveFolder, "remove the folder", folder, true);
   }
@@ -197,7 +214,8 @@ class FaultyStorage final : public Storage {
     return node->content.size();
   }
 
-  absl::StatusOr<std::string> ReadAt(absl::string_view file, uint64_t offset, uint64_t bytes) const override {
+  absl::StatusOr<std::string> ReadAt(absl::string_view file, uint64_t offset,
+                                     uint64_t bytes) const override {
     absl::MutexLock lock(&mutex_);
     const Node* const node = Find(file);
     if (node == nullptr || node->folder) {
@@ -272,7 +290,8 @@ class FaultyStorage final : public Storage {
         storage_->used_ += bytes.size();
         node_->content += bytes;
         node_->appends.push_back(node_->content.size());
-        return refusal == 0 ? absl::OkStatus() : StorageError(refusal, "append to", storage_->Describe(path_));
+        return refusal == 0 ? absl::OkStatus()
+                            : StorageError(refusal, "append to", storage_->Describe(path_));
       });
     }
     absl::Status Flush() override {
@@ -300,7 +319,8 @@ class FaultyStorage final : public Storage {
     std::map<const Node*, std::shared_ptr<Node>> copies;
     return CopyOnce(node, &copies);
   }
-  static std::shared_ptr<Node> CopyOnce(const Node& node, std::map<const Node*, std::shared_ptr<Node>>* copies) {
+  static std::shared_ptr<Node> CopyOnce(const Node& node,
+                                        std::map<const Node*, std::shared_ptr<Node>>* copies) {
     std::shared_ptr<Node>& place = (*copies)[&node];
     if (place != nullptr) return place;
     const auto copy = place = std::make_shared<Node>(node);
@@ -321,7 +341,9 @@ class FaultyStorage final : public Storage {
     const uint64_t way = draws->Below(4);
     if (node.folder) {
       Node::Entries entries = node.safe_entries;
-      const uint64_t first = way == 0 ? 0 : way == 1 ? node.changes.size() : draws->Below(node.changes.size() + 1);
+      const uint64_t first = way == 0   ? 0
+                             : way == 1 ? node.changes.size()
+                                        : draws->Below(node.changes.size() + 1);
       for (size_t k = 0; k < node.changes.size(); ++k) {
         if (way == 3 ? draws->Below(2) == 1 : k < first) Node::Do(node.changes[k], &entries);
       }
@@ -398,7 +420,9 @@ class FaultyStorage final : public Storage {
       const auto [folder, name] = SplitStoragePath(path);
       Node* const parent = Find(folder);
       int error = refusal;
-      if (error == 0) error = parent == nullptr || !parent->folder ? ENOENT : act(*parent, std::string(name));
+      if (error == 0) {
+        error = parent == nullptr || !parent->folder ? ENOENT : act(*parent, std::string(name));
+      }
       return error == 0 ? absl::OkStatus() : StorageError(error, text, Describe(path));
     });
   }

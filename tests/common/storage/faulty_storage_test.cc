@@ -43,7 +43,8 @@ TEST(FaultyStorage, WhatIsSafeIsAlwaysFoundAndTheRestTornAnywhere) {
   }
   for (const std::string& content : found) EXPECT_THAT(content, StartsWith("safe"));
   // Nothing, all, cut at any byte, and the second without the first.
-  for (const char* content : {"safe", "safeo", "safeon", "safeone", "safeonet", "safeonetw", "safeonetwo"}) {
+  for (const char* content :
+       {"safe", "safeo", "safeon", "safeone", "safeonet", "safeonetw", "safeonetwo"}) {
     EXPECT_THAT(found, Contains(content));
   }
   EXPECT_THAT(found, Contains(std::string("safe\0\0\0two", 10)));
@@ -164,7 +165,8 @@ TEST(FaultyStorage, ASyncThatFailsMakesNothingSafe) {
 TEST(FaultyStorage, WatchersSeeEveryOperation) {
   FaultyStorage storage;
   std::vector<std::string> seen;
-  storage.BeforeEach([&](const FaultyStorage::Operation& operation) { seen.push_back("before " + operation.path); });
+  storage.BeforeEach(
+      [&](const FaultyStorage::Operation& operation) { seen.push_back("before " + operation.path); });
   storage.AfterEach([&](const FaultyStorage::Operation& operation) {
     // The state may be taken from within.
     EXPECT_EQ(storage.KillProcess()->operations(), 0u);

@@ -75,7 +75,8 @@ TEST_F(PosixStorageTest, ErrorsNameOperationPathAndReason) {
   const auto storage = OpenStorage(folder_).value();
   const auto text = [](const absl::Status& status) { return std::string(status.message()); };
   EXPECT_TRUE(absl::IsNotFound(storage->Read("no").status()));
-  EXPECT_THAT(text(storage->Read("no").status()), AllOf(HasSubstr(folder_ + "/no"), HasSubstr("No such file")));
+  EXPECT_THAT(text(storage->Read("no").status()),
+              AllOf(HasSubstr(folder_ + "/no"), HasSubstr("No such file")));
   ASSERT_TRUE(storage->Create("a").ok());
   EXPECT_TRUE(absl::IsAlreadyExists(storage->Create("a").status()));
   EXPECT_TRUE(absl::IsAlreadyExists(storage->MakeFolder("a")));
@@ -110,7 +111,8 @@ TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
     const auto storage = OpenStorage(folder_).value();
     const auto second = OpenStorage(folder_);
     EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
-    EXPECT_THAT(std::string(second.status().message()), HasSubstr(folder_ + " is in use by another process"));
+    EXPECT_THAT(std::string(second.status().message()),
+                HasSubstr(folder_ + " is in use by another process"));
     EXPECT_TRUE(OpenStorageToRead(folder_).ok());
   }
   EXPECT_TRUE(OpenStorage(folder_).ok());
