@@ -115,6 +115,7 @@ class Bench {
     const uint64_t count = std::max<uint64_t>(1, pass_bytes_ / payload.bytes);
     const auto limit = PlainWrite(piece, count);
     if (!limit.ok()) return limit.status();
+    if (absl::Status removed = RemoveFiles(); !removed.ok()) return removed;
     auto journal =
         Journal::Open(storage_.get(), {.mode = JournalMode::kBuffered, .file_bytes = 2 * kPassBytes});
     if (!journal.ok()) return journal.status();
@@ -139,6 +140,13 @@ class Bench {
                         seconds * 1e6 / static_cast<double>(count), "us",
                         static_cast<double>(payload.bytes) / *limit * 1e-3, rate / *limit});
     return Read(payload, bytes, results);
+  }
+
+  absl::Status RemoveFiles() {
+    const auto files = ListJournalFiles(*storage_);
+    absl::Status status = files.status();
+    for (size_t k = 0; status.ok() && k < files->size(); ++k) status = storage_->Remove((*files)[k].name);
+    return status;
   }
 
   absl::Status Read(const Payload& payload, double bytes, std::vector<BenchResult>* results) {
