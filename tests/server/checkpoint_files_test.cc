@@ -209,7 +209,7 @@ TEST(CheckpointFiles, BytesArePinned) {
   "extra": {
     "note": "über"
   },
-  "xxh3": "MANIFESTSUM"
+  "xxh3": "3abdc613c69d97c5"
 }
 )";
   EXPECT_EQ(EncodeManifest(manifest).value(), expected);

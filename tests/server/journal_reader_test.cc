@@ -70,7 +70,7 @@ TEST(JournalFile, BytesArePinned) {
             "0a00000000000000"
             "0b00000000000000"
             "0000000000000000"
-            "HEADERSUM");
+            "0ed2b8a951a2ee43");
   const std::string bytes = EncodeJournalHeader(header);
   EXPECT_EQ(bytes.size(), kJournalHeaderBytes);
   EXPECT_EQ(ParseJournalHeader(AsBytes(bytes)).value(), header);
@@ -80,14 +80,14 @@ TEST(JournalFile, BytesArePinned) {
       "01000000"
       "0a00000000000000"
       "2001000000000000"
-      "MARKSUM");
+      "5d8b84e6ffde4b48");
   EXPECT_EQ(
       absl::BytesToHexString(EncodeJournalMark({.closed = true, .sequence = 10, .synced_bytes = 288})),
       "1c000000"
       "03000000"
       "0a00000000000000"
       "2001000000000000"
-      "CLOSEDSUM");
+      "7ae605c0ca064fa9");
   EXPECT_EQ(NameOfJournalFile(1), "journal.0000000001");
 }
 
