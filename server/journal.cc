@@ -20,6 +20,18 @@ constexpr size_t kMostUnsynced = 8;
 constexpr int kPatienceParts = 10;
 constexpr uint64_t kMostPayloadBytes = (uint64_t{1} << 32) - 1 - kEventOverheadBytes;
 
+// What a killed process has written was read and believed; so it must be safe before
+// anything is acknowledged that builds upon it.
+absl::Status SyncOlder(Storage& storage) {
+  const auto files = ListJournalFiles(storage);
+  if (!files.ok()) return files.status();
+  // Of a buffered one, the file that was written and those that were left to the kernel.
+  for (size_t k = files->size() - std::min(files->size(), kMostUnsynced + 1); k < files->size(); ++k) {
+    if (absl::Status synced = storage.SyncFile((*files)[k].name); !synced.ok()) return synced;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, JournalOptions options) {
@@ -37,9 +49,9 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, Journal
   }
   const JournalEnd& end = (*reader)->end();
   for (const JournalEnd::Torn& torn : end.torn) {
-    LOG(WARNING) << storage->Describe(torn.file) << " ends at offset " << torn.offset << ": " << torn.bytes
-                 << " bytes behind it are of an event that was never acknowledged, and are cut ("
-                 << torn.why << ")";
+    LOG(WARNING) << storage->Describe(torn.file) << " is cut at offset " << torn.offset << ": the "
+                 << torn.bytes << " bytes behind it are of an append that was never finished (" << torn.why
+                 << ")";
     absl::Status cut;
     if (torn.whole_file) {
       cut = storage->Remove(torn.file);
@@ -49,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, Journal
     }
     if (!cut.ok()) return cut;
   }
+  if (absl::Status status = SyncOlder(*storage); !status.ok()) return status;
   std::unique_ptr<Journal> journal(new Journal(storage, std::move(options)));
   journal->first_number_ = std::max(end.next_number, journal->options_.least_number);
   if (absl::Status begun = journal->BeginFile(end.files_end, journal->first_number_); !begun.ok()) {
@@ -244,8 +257,8 @@ void Journal::Record(const Event& event) {
         if (!came.ok()) {
           Fail(absl::InternalError(
               absl::StrCat(came.message(),
-                           ", although it has its number, and later ones "
-                           "wait for it; this is a fault of the server, please report it")));
+                           ", although it has its number, and later ones wait for it; this is a fault of "
+                           "the server, please report it")));
         }
       }
     }

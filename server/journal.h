@@ -81,8 +81,8 @@ class Journal final : public EventSink {
   // How far ahead of its predecessors an event may come; more is a numbering gone wrong.
   static constexpr uint64_t kMostAhead = 1 << 16;
 
-  // Reads the last file, cuts its torn end and begins a new file, so that a disk that takes
-  // nothing is known at once. Errors as of JournalReader::Open and Storage. The storage
+  // Reads the last file, cuts its torn end, syncs what the last start may have left unsynced,
+  // and begins a new file, so that a disk that takes nothing is known at once. Errors as of JournalReader::Open and Storage. The storage
   // outlives this; null with kOff.
   static absl::StatusOr<std::unique_ptr<Journal>> Open(Storage* storage, JournalOptions options);
   ~Journal() override;

@@ -102,6 +102,13 @@ class PosixStorage final : public Storage {
     return std::make_unique<PosixFile>(*std::move(file), Describe(path));
   }
 
+  absl::Status SyncFile(absl::string_view file) override {
+    const auto opened = OpenAt(file, O_RDONLY, "open");
+    if (!opened.ok()) return opened.status();
+    return fdatasync(opened->number()) == 0 ? absl::OkStatus()
+                                            : StorageError(errno, "sync", Describe(file));
+  }
+
   absl::Status MakeFolder(absl::string_view path) override {
     return Perform("make the folder", path,
                    [&](const char* at) { return mkdirat(folder_.number(), at, 0755); });

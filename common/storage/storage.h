@@ -84,6 +84,8 @@ class Storage {
 
   // A new, empty file.
   virtual absl::StatusOr<std::unique_ptr<StorageFile>> Create(absl::string_view path) = 0;
+  // Makes safe what anybody has written to a file, a process that was killed too.
+  virtual absl::Status SyncFile(absl::string_view file) = 0;
   virtual absl::Status MakeFolder(absl::string_view path) = 0;
   // Makes safe what was created, renamed and removed in this folder, not in those below it.
   virtual absl::Status SyncFolder(absl::string_view folder) = 0;

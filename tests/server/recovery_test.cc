@@ -133,6 +133,38 @@ TEST_P(Recovery, KilledAfterEveryOperationOfABufferedJournal) {
   EXPECT_GT(found_, 250);
 }
 
+// A start believes what a killed one has written, safe or not, and builds upon it; then the
+// power is cut.
+TEST_P(Recovery, WhatAStartBuildsUponIsSafeBefore) {
+  for (const JournalMode mode : {JournalMode::kBuffered, JournalMode::kSynced}) {
+    FaultyStorage storage;
+    DurableRun server(&storage, run(), mode, run().NewMachines());
+    storage.AfterEach([&](const FaultyStorage::Operation& operation) {
+      if (HasFatalFailure() || operation.number % 3 != 0) return;
+      const std::string when =
+          absl::StrCat("killed after operation ", operation.number, " on ", operation.path);
+      const auto left = storage.KillProcess();
+      Recovered recovered = Recover(*left, run());
+      ExpectExact(recovered, server.acknowledged(), when);
+      if (HasFatalFailure() || recovered.through + 2 > run().size()) return;
+      const uint64_t first = recovered.through + 1;
+      DurableRun next(left.get(), run(), JournalMode::kSynced, std::move(recovered.machines));
+      ASSERT_TRUE(next.Open(2).ok()) << when;
+      next.Do(first);
+      next.Do(first + 1);
+      ASSERT_EQ(next.acknowledged(), first + 1);
+      for (uint64_t seed = 0; seed < 6; ++seed) {
+        ExpectExact(Recover(*left->CutPower(seed), run()), next.acknowledged(),
+                    absl::StrCat(when, ", then cut ", seed));
+      }
+      ++found_;
+    });
+    ASSERT_TRUE(server.Open(1).ok());
+    for (uint64_t number = 1; number <= run().size(); ++number) server.Do(number);
+  }
+  EXPECT_GT(found_, 150);
+}
+
 // It promises nothing then; but what is found is exact, or an error says where it is not.
 TEST_P(Recovery, PowerCutOfABufferedJournalGivesAnExactStateOrAnError) {
   FaultyStorage storage;

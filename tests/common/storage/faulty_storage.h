@@ -133,6 +133,16 @@ class FaultyStorage final : public Storage {
     return std::make_unique<File>(this, std::move(node), std::string(path));
   }
 
+  absl::Status SyncFile(absl::string_view file) override {
+    return Perform(Kind::kSync, "sync", file, [&](Node& folder, const std::string& name) {
+      const auto entry = folder.entries.find(name);
+      if (entry == folder.entries.end()) return ENOENT;
+      entry->second->safe_bytes = entry->second->content.size();
+      entry->second->appends.clear();
+      return 0;
+    });
+  }
+
   absl::Status MakeFolder(absl::string_view path) override {
     return Perform(Kind::kMakeFolder, "make the folder", path, [&](Node& folder, const std::string& name) {
       if (folder.entries.count(name) > 0) return EEXIST;

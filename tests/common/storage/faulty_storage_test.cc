@@ -67,6 +67,10 @@ TEST(FaultyStorage, AKilledProcessMakesNothingSafe) {
   EXPECT_THAT(found, Contains("none"));
   EXPECT_THAT(found, Contains(""));
   EXPECT_THAT(found, Contains("text"));
+  ASSERT_TRUE(killed->SyncFile("a").ok());
+  ASSERT_TRUE(killed->SyncFolder("").ok());
+  for (uint64_t seed = 0; seed < kSeeds; ++seed)
+    EXPECT_EQ(killed->CutPower(seed)->Read("a").value(), "text");
 }
 
 TEST(FaultyStorage, FilesAreLostEachByItself) {

@@ -56,6 +56,8 @@ TEST_F(PosixStorageTest, WritesReadsListsAndCuts) {
   // What comes after the cut is at its end.
   ASSERT_TRUE(file->Append({AsBytes("!")}).ok());
   EXPECT_EQ(storage->Read("a").value(), "onet!");
+  EXPECT_TRUE(storage->SyncFile("a").ok());
+  EXPECT_TRUE(absl::IsNotFound(storage->SyncFile("no")));
   ASSERT_TRUE(storage->MakeFolder("sub").ok());
   ASSERT_TRUE(storage->Create("sub/b").ok());
   ASSERT_TRUE(storage->SyncFolder("sub").ok());
