@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "common/core/checksum.h"
 
 namespace foreshard {
 namespace {
@@ -54,8 +56,7 @@ std::vector<Member> ParseMembers(const Payload& payload) {
   return members;
 }
 
-void AppendRecord(const Event& event, std::string* out) {
-  const size_t start = out->size();
+RecordEnds EndsOf(const Event& event) {
   ByteWriter writer;
   writer.Put<uint32_t>(static_cast<uint32_t>(kEventOverheadBytes - 4 + event.payload.bytes));
   writer.Put(kEventFormat);
@@ -71,13 +72,21 @@ void AppendRecord(const Event& event, std::string* out) {
   writer.Put(event.argument);
   writer.Put(event.number);
   writer.Put(event.payload.bytes);
-  out->append(writer.data());
+  RecordEnds ends = {.head = writer.Take()};
+  const ByteSpan summed = AsBytes(ends.head).subspan(4);
+  absl::InlinedVector<ChecksumPiece, 16> pieces = {{summed.data(), summed.size()}};
+  for (const ByteSpan piece : event.payload.pieces) pieces.push_back({piece.data(), piece.size()});
+  ends.checksum = ChecksumPieces(pieces.data(), pieces.size());
+  return ends;
+}
+
+void AppendRecord(const Event& event, std::string* out) {
+  const RecordEnds ends = EndsOf(event);
+  out->append(ends.head);
   for (const ByteSpan piece : event.payload.pieces) {
     out->append(reinterpret_cast<const char*>(piece.data()), piece.size());
   }
-  const uint64_t checksum = Checksum(ByteSpan(
-      reinterpret_cast<const uint8_t*>(out->data()) + start + 4, out->size() - start - 4));
-  out->append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
+  out->append(reinterpret_cast<const char*>(&ends.checksum), sizeof ends.checksum);
 }
 
 absl::StatusOr<Event> ParseRecord(ByteSpan bytes, ByteSpan* piece, uint64_t* size) {

@@ -113,6 +113,14 @@ void TurnInto(EventKind kind, Event* event);
 // into a journal.
 bool ChangesState(const Event& event);
 
+// What a record has before its payload and behind it, for who writes the payload from
+// where it lies.
+struct RecordEnds {
+  std::string head;
+  uint64_t checksum = 0;
+};
+RecordEnds EndsOf(const Event& event);
+
 // Appends the event's record.
 void AppendRecord(const Event& event, std::string* out);
 
