@@ -81,6 +81,10 @@ absl::Span<const std::string_view> Models() { return kModels; }
 bool IsAnalytic(std::string_view model) { return model == "quadratic" || model == "synthetic"; }
 bool HasWidths(std::string_view model) { return model == "cnn" || model == "mlp"; }
 
+uint32_t CifarClasses(std::string_view format) {
+  return format == "cifar10" ? 10 : format == "cifar100" ? 100 : 0;
+}
+
 const RuleTraits* FindRule(std::string_view name) {
   for (const RuleTraits& rule : kRules) {
     if (rule.name == name) return &rule;
