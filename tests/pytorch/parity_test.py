@@ -79,12 +79,11 @@ class Comparison:
         self.worst = (0.0, "nothing")
         self.failures = []
 
-    def near(self, what, got, want, scale=None):
-        """`scale`: what the difference is held against where it is above the norm of `want`."""
+    def near(self, what, got, want):
         if tuple(got.shape) != tuple(want.shape):
             self.failures.append(f"{what}: shape {tuple(got.shape)}, not {tuple(want.shape)}")
             return
-        norm = max(want.norm().item(), scale or 0.0)
+        norm = want.norm().item()
         difference = (got - want).norm().item() / norm if norm > 0 else got.norm().item()
         if not difference <= TOLERANCE:
             self.failures.append(f"{what}: differs by {difference:.2e} of its norm")
