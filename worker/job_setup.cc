@@ -59,7 +59,13 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, bool train
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job) {
-  return Load(job, /*training=*/true);
+  auto data = Load(job, /*training=*/true);
+  if (data.ok() && (*data)->examples() < job.training().batch_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.batch_size: ", job.training().batch_size(), ": is more than the ",
+                     (*data)->examples(), " examples of the training data; make it smaller"));
+  }
+  return data;
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job) {

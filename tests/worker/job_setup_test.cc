@@ -75,6 +75,14 @@ TEST(JobSetup, CifarAugmentsTrainingOnly) {
   for (size_t i = 0; i < still.inputs.size(); ++i) {
     ASSERT_EQ(still.inputs[i], i % 3 == 0 ? 2 : i % 3 == 1 ? 4 : 8);
   }
+  job.mutable_training()->set_batch_size(2);
+  EXPECT_TRUE(LoadTrainingData(job).ok());
+  job.mutable_training()->set_batch_size(3);
+  EXPECT_EQ(LoadTrainingData(job).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(LoadTrainingData(job).status().message()),
+              ::testing::HasSubstr("training.batch_size: 3: is more than the 2 examples"));
+  EXPECT_TRUE(LoadTestData(job).ok());
+
   write("b.bin", 10, '\0');
   const absl::Status status = LoadTestData(job).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
