@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/wiring.h"
 #ifdef FORESHARD_WITH_CUDA
 #include "kernels/cuda/probe.h"
 #endif
@@ -48,6 +49,13 @@ absl::Status CheckTensors(const Layer& layer, const Shape& in, const Shape& out,
   return absl::OkStatus();
 }
 
+absl::StatusOr<Shape> Earlier(uint32_t layer, absl::Span<const Shape> before) {
+  if (layer < before.size()) return before[layer];
+  return absl::InvalidArgumentError(
+      absl::StrCat("names layer ", layer, ", which is not one of the ", before.size(),
+                   " before it"));
+}
+
 // What a GPU could not be used for, in words.
 std::string GpuProblem(int number) {
 #ifdef FORESHARD_WITH_CUDA
@@ -71,7 +79,8 @@ std::string GpuProblem(int number) {
 
 }  // namespace
 
-absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input) {
+absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input,
+                                  absl::Span<const Shape> before) {
   if (input.elements() == 0) return absl::InvalidArgumentError("its input is empty");
   if (const auto* conv = std::get_if<Convolution>(&layer)) {
     if (conv->filters == 0 || conv->kernel == 0 || conv->stride == 0) {
@@ -90,15 +99,38 @@ absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input) {
                  static_cast<uint32_t>((width - conv->kernel) / conv->stride + 1), conv->filters};
   }
   if (const auto* pool = std::get_if<MaxPool>(&layer)) {
-    if (pool->size == 0 || pool->stride == 0 || pool->size > input.height ||
-        pool->size > input.width) {
-      return absl::InvalidArgumentError(absl::StrCat("a pooling window of ", pool->size, " x ",
-                                                     pool->size, " and stride ", pool->stride,
-                                                     " does not fit an input of ", input.height,
-                                                     " x ", input.width));
+    const uint64_t height = uint64_t{input.height} + 2 * uint64_t{pool->padding};
+    const uint64_t width = uint64_t{input.width} + 2 * uint64_t{pool->padding};
+    if (pool->size == 0 || pool->stride == 0 || pool->size > height || pool->size > width ||
+        pool->padding > pool->size / 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a pooling window of ", pool->size, " x ", pool->size, " with stride ", pool->stride,
+          " and padding ", pool->padding, " does not fit an input of ", input.height, " x ",
+          input.width));
     }
-    return Shape{(input.height - pool->size) / pool->stride + 1,
-                 (input.width - pool->size) / pool->stride + 1, input.channels};
+    return Shape{static_cast<uint32_t>((height - pool->size) / pool->stride + 1),
+                 static_cast<uint32_t>((width - pool->size) / pool->stride + 1), input.channels};
+  }
+  if (std::holds_alternative<GlobalAveragePool>(layer)) return Shape{1, 1, input.channels};
+  if (const auto* subsample = std::get_if<Subsample>(&layer)) {
+    if (subsample->stride == 0 || subsample->channels < input.channels) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a subsampling of stride ", subsample->stride, " to ", subsample->channels,
+                       " channels does not fit an input of ", input.channels));
+    }
+    return Shape{(input.height - 1) / subsample->stride + 1,
+                 (input.width - 1) / subsample->stride + 1, subsample->channels};
+  }
+  if (const auto* from = std::get_if<From>(&layer)) return Earlier(from->layer, before);
+  if (const auto* add = std::get_if<AddFrom>(&layer)) {
+    auto other = Earlier(add->layer, before);
+    if (other.ok() && *other != input) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "adds the output of layer ", add->layer, ", ", other->height, " x ", other->width, " x ",
+          other->channels, ", to another shape, ", input.height, " x ", input.width, " x ",
+          input.channels));
+    }
+    return other;
   }
   if (const auto* dense = std::get_if<Dense>(&layer)) {
     if (dense->units == 0) return absl::InvalidArgumentError("a dense layer needs units");
@@ -118,7 +150,7 @@ absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec) {
   std::vector<Shape> shapes;
   Shape shape = spec.input;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    auto out = OutputShape(spec.layers[i], shape);
+    auto out = OutputShape(spec.layers[i], shape, shapes);
     absl::Status status = out.status();
     if (status.ok()) status = CheckTensors(spec.layers[i], shape, *out, spec);
     if (!status.ok()) {
@@ -127,25 +159,32 @@ absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec) {
     shape = *out;
     shapes.push_back(shape);
   }
+  const Wiring wiring(spec.layers);
+  for (size_t i = 0; i + 1 < spec.layers.size(); ++i) {
+    if (wiring.output(i) == i + 1 && wiring.uses(i + 1) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("network: layer ", i, ": no layer reads its output"));
+    }
+  }
   return shapes;
 }
 
 uint64_t TrainingFlops(const NetworkSpec& spec) {
   uint64_t total = 0;
-  Shape shape = spec.input;
-  bool first = true;  // nothing before it needs a gradient
-  for (const Layer& layer : spec.layers) {
-    auto out = OutputShape(layer, shape);
+  std::vector<Shape> shapes;
+  const Wiring wiring(spec.layers);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const Shape& in = i == 0 ? spec.input : shapes[i - 1];
+    auto out = OutputShape(spec.layers[i], in, shapes);
     if (!out.ok()) return 0;
     uint64_t forward = 0;
-    if (const auto* conv = std::get_if<Convolution>(&layer)) {
-      forward = 2 * out->elements() * conv->kernel * conv->kernel * shape.channels;
-    } else if (std::holds_alternative<Dense>(layer)) {
-      forward = 2 * out->elements() * shape.elements();
+    if (const auto* conv = std::get_if<Convolution>(&spec.layers[i])) {
+      forward = 2 * out->elements() * conv->kernel * conv->kernel * in.channels;
+    } else if (std::holds_alternative<Dense>(spec.layers[i])) {
+      forward = 2 * out->elements() * in.elements();
     }
-    total += forward * (first ? 2 : 3);
-    if (forward > 0 || std::holds_alternative<BatchNorm>(layer)) first = false;
-    shape = *out;
+    total += forward * (wiring.needs_gradient(wiring.input(i)) ? 3 : 2);
+    shapes.push_back(*out);
   }
   return total;
 }

@@ -22,6 +22,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace foreshard::kernels {
 
@@ -56,10 +57,20 @@ struct BatchNorm {
 
 struct Relu {};
 
-// Square windows without padding; rows and columns that fill no window are
-// dropped.
+// Square windows, with padding on every side that is never the largest; rows and
+// columns that fill no window are dropped. At most half a window is padding.
 struct MaxPool {
-  uint32_t size = 2, stride = 2;
+  uint32_t size = 2, stride = 2, padding = 0;
+};
+
+// The mean over all positions: {1, 1, channels}.
+struct GlobalAveragePool {};
+
+// Every stride-th row and column from the first on, and zeros for the channels that
+// the input lacks: (channels - the input's) / 2 of them before the input's, the others
+// behind. The shortcut without tensors of He et al. (arXiv 1512.03385, 4.2, A).
+struct Subsample {
+  uint32_t stride = 1, channels = 0;
 };
 
 struct Dense {
@@ -68,10 +79,28 @@ struct Dense {
   uint64_t bias = kNoTensor;    // [units], may be absent
 };
 
-using Layer = std::variant<Convolution, BatchNorm, Relu, MaxPool, Dense>;
+// A layer reads the output of the one before it. These two make branches: the number
+// of an earlier layer stands for its output. A residual block whose shortcut has a
+// convolution, after layer 0:
+//
+//   1 Convolution  2 BatchNorm  3 Relu  4 Convolution  5 BatchNorm
+//   6 From{0}  7 Convolution  8 BatchNorm  9 AddFrom{5}  10 Relu
+//
+// From goes on with the output of an earlier layer and computes nothing.
+struct From {
+  uint32_t layer = 0;
+};
+
+// Adds the output of an earlier layer, which has the same shape.
+struct AddFrom {
+  uint32_t layer = 0;
+};
+
+using Layer = std::variant<Convolution, BatchNorm, Relu, MaxPool, Dense, GlobalAveragePool,
+                           Subsample, From, AddFrom>;
 
 // The last layer is Dense; its outputs are the logits of a softmax whose
-// cross-entropy with the labels is the loss.
+// cross-entropy with the labels is the loss. Every other output is read by some layer.
 struct NetworkSpec {
   Shape input;
   std::vector<Layer> layers;
@@ -80,11 +109,13 @@ struct NetworkSpec {
   uint64_t elements = 0;            // of the whole vector
 };
 
-// Shape that a layer makes of its input. INVALID_ARGUMENT when it does not fit.
-absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input);
+// Shape that a layer makes of its input; `before` are the shapes after each layer
+// before it, for those that name one. INVALID_ARGUMENT when it does not fit.
+absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input,
+                                  absl::Span<const Shape> before = {});
 
 // Shapes after each layer, all of the spec checked: sizes, tensors inside the
-// vector, the last layer. INVALID_ARGUMENT names the layer by its number.
+// vector, branches, the last layer. INVALID_ARGUMENT names the layer by its number.
 absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec);
 
 // Floating-point operations of forward and backward for one example, a

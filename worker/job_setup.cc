@@ -21,8 +21,27 @@ std::string Resolve(const v1::DataSpec& data, const std::string& path) {
   return (std::filesystem::path(data.directory()) / path).string();
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std::string& images,
-                                              const std::string& labels, bool training) {
+absl::StatusOr<std::unique_ptr<Dataset>> LoadFiles(const v1::DataSpec& data, bool training) {
+  const bool flip = training && data.flip();
+  const uint32_t crop_padding = training ? data.crop_padding() : 0;
+  if (data.format() == "idx") {
+    IdxOptions options{.classes = data.classes(), .flip = flip, .crop_padding = crop_padding};
+    options.mean = data.has_mean() ? data.mean() : 0;
+    options.deviation = data.has_deviation() ? data.deviation() : 1;
+    return LoadIdx(Resolve(data, training ? data.train_images() : data.test_images()),
+                   Resolve(data, training ? data.train_labels() : data.test_labels()), options);
+  }
+  ImageOptions options{.flip = flip, .crop_padding = crop_padding};
+  options.means.assign(data.channel_means().begin(), data.channel_means().end());
+  options.deviations.assign(data.channel_deviations().begin(), data.channel_deviations().end());
+  std::vector<std::string> paths;
+  for (const std::string& file : training ? data.train_files() : data.test_files()) {
+    paths.push_back(Resolve(data, file));
+  }
+  return LoadCifar(paths, data.classes(), options);
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, bool training) {
   const v1::DataSpec& data = job.data();
   if (data.format() == "synthetic") {
     return MakeSyntheticDataset(
@@ -31,12 +50,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std:
         // from another.
         data.classes() > 0 ? data.classes() : static_cast<uint32_t>(data.examples()));
   }
-  IdxOptions options;
-  options.classes = data.classes();
-  options.mean = data.has_mean() ? data.mean() : 0;
-  options.deviation = data.has_deviation() ? data.deviation() : 1;
-  options.flip = training && data.flip();
-  auto loaded = LoadIdx(Resolve(data, images), Resolve(data, labels), options);
+  auto loaded = LoadFiles(data, training);
   // Damaged files are the user's to replace, as missing ones are: exit status 2.
   if (absl::IsDataLoss(loaded.status())) {
     return absl::InvalidArgumentError(loaded.status().message());
@@ -47,11 +61,17 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std:
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job) {
-  return Load(job, job.data().train_images(), job.data().train_labels(), true);
+  auto data = Load(job, /*training=*/true);
+  if (data.ok() && (*data)->examples() < job.training().batch_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.batch_size: ", job.training().batch_size(), ": is more than the ",
+                     (*data)->examples(), " examples of the training data; make it smaller"));
+  }
+  return data;
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job) {
-  return Load(job, job.data().test_images(), job.data().test_labels(), false);
+  return Load(job, /*training=*/false);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,

@@ -24,7 +24,8 @@
 
 namespace foreshard {
 
-// Errors as LoadIdx; INVALID_ARGUMENT where the files do not fit each other.
+// Errors as LoadIdx and LoadCifar; INVALID_ARGUMENT where the files do not fit each other, or
+// the training data are less than a batch.
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job);
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
 

@@ -70,7 +70,8 @@ constexpr CodecTraits kCodecs[] = {
     {.name = "quantized", .bits = true},
 };
 
-constexpr std::string_view kModels[] = {"cnn", "mlp", "quadratic", "synthetic"};
+constexpr std::string_view kModels[] = {"cnn",      "mlp",      "quadratic", "synthetic",
+                                        "resnet18", "resnet20", "resnet50",  "wrn16_4"};
 
 }  // namespace
 
@@ -78,6 +79,11 @@ absl::Span<const RuleTraits> Rules() { return kRules; }
 absl::Span<const CodecTraits> Codecs() { return kCodecs; }
 absl::Span<const std::string_view> Models() { return kModels; }
 bool IsAnalytic(std::string_view model) { return model == "quadratic" || model == "synthetic"; }
+bool HasWidths(std::string_view model) { return model == "cnn" || model == "mlp"; }
+
+uint32_t CifarClasses(std::string_view format) {
+  return format == "cifar10" ? 10 : format == "cifar100" ? 100 : 0;
+}
 
 const RuleTraits* FindRule(std::string_view name) {
   for (const RuleTraits& rule : kRules) {

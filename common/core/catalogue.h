@@ -52,6 +52,11 @@ absl::Span<const CodecTraits> Codecs();
 absl::Span<const std::string_view> Models();
 // Models that are formulas: they have a given number of elements, and read no data.
 bool IsAnalytic(std::string_view model);
+// Models whose layers have the widths that a job says.
+bool HasWidths(std::string_view model);
+
+// Of data.format "cifar10" and "cifar100"; 0 of any other.
+uint32_t CifarClasses(std::string_view format);
 
 // nullptr when there is none of that name.
 const RuleTraits* FindRule(std::string_view name);

@@ -174,6 +174,9 @@ void FillDefaults(v1::JobSpec* job) {
     if (!data.has_mean()) data.set_mean(0);
     if (!data.has_deviation()) data.set_deviation(1);
   }
+  if (const uint32_t classes = CifarClasses(data.format()); classes != 0 && data.classes() == 0) {
+    data.set_classes(classes);
+  }
   if (job->schedule().decay().empty()) job->mutable_schedule()->set_decay("constant");
 
   v1::CompressionSpec& compression = *job->mutable_compression();

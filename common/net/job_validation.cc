@@ -31,6 +31,7 @@ constexpr uint32_t kMaxDelayThreshold = 1 << 20;  // updates
 constexpr uint32_t kMaxShards = 1024;
 constexpr uint32_t kMaxWidth = 1 << 16;
 constexpr uint32_t kMaxLocalSteps = 1000;
+constexpr uint32_t kMaxCropPadding = 64;  // pixels
 // What rounding may add to workers times update.elasticity.
 constexpr double kElasticityRounding = 1e-5;
 constexpr uint64_t kMaxElements = 1ull << 40;
@@ -112,23 +113,87 @@ void CheckModel(const v1::ModelSpec& model, Problems* problems) {
   } else {
     problems->CheckUnused(model.elements() != 0, "model.elements",
                           "only the models quadratic and synthetic have a given length");
+    problems->CheckUnused(!HasWidths(model.name()) && model.widths_size() > 0, "model.widths",
+                          absl::StrCat("the layers of ", model.name(), " are given by its name"));
   }
   problems->CheckUnused(model.name() != "cnn" && model.dense_units() != 0, "model.dense_units",
                         "only the model cnn has it");
 }
 
+// What only CIFAR has.
+void CheckCifar(const v1::DataSpec& data, Problems* problems) {
+  const auto need_files = [&](absl::string_view field, const auto& files) {
+    if (files.empty()) {
+      problems->Add(field, "missing",
+                    "name the binary files (they may be gzipped), relative to data.directory");
+    }
+    for (const std::string& file : files) {
+      if (file.empty()) problems->Add(field, "''", "name a file, or take it out");
+    }
+  };
+  need_files("data.train_files", data.train_files());
+  need_files("data.test_files", data.test_files());
+  if (const uint32_t classes = CifarClasses(data.format()); data.classes() != classes) {
+    problems->Add("data.classes", data.classes(),
+                  absl::StrCat(data.format(), " has ", classes, "; leave it out"));
+  }
+  const auto need_three = [&](absl::string_view field, int count) {
+    if (count != 0 && count != 3) {
+      problems->Add(field, absl::StrCat(count, " numbers"),
+                    "give one each for red, green and blue");
+    }
+  };
+  need_three("data.channel_means", data.channel_means_size());
+  need_three("data.channel_deviations", data.channel_deviations_size());
+  for (float deviation : data.channel_deviations()) {
+    if (!(deviation > 0)) {
+      problems->Add("data.channel_deviations", deviation, "pixels are divided by it; make it above 0");
+    }
+  }
+}
+
+// Settings of one format that another has no use for.
+void CheckUnusedData(const v1::DataSpec& data, Problems* problems) {
+  const bool idx = data.format() == "idx", synthetic = data.format() == "synthetic";
+  const bool cifar = CifarClasses(data.format()) != 0;
+  problems->CheckUnused(!idx && (!data.train_images().empty() || !data.train_labels().empty() ||
+                                 !data.test_images().empty() || !data.test_labels().empty()),
+                        "data.train_images",
+                        synthetic ? "synthetic data has no files"
+                                  : "files of CIFAR are data.train_files and data.test_files");
+  problems->CheckUnused(!idx && (data.has_mean() || data.has_deviation()), "data.mean",
+                        synthetic ? "synthetic data is not normalised"
+                                  : "CIFAR has data.channel_means and data.channel_deviations");
+  problems->CheckUnused(!cifar && (data.train_files_size() > 0 || data.test_files_size() > 0),
+                        "data.train_files", "only the formats cifar10 and cifar100 have it");
+  problems->CheckUnused(
+      !cifar && (data.channel_means_size() > 0 || data.channel_deviations_size() > 0),
+      "data.channel_means", "only the formats cifar10 and cifar100 have it");
+  problems->CheckUnused(synthetic && data.crop_padding() > 0, "data.crop_padding",
+                        "synthetic data has no images");
+  problems->CheckUnused(!synthetic && data.examples() != 0, "data.examples",
+                        absl::StrCat("the number of examples comes from the ",
+                                     idx ? "IDX" : "CIFAR", " files"));
+}
+
 void CheckData(const v1::JobSpec& job, Problems* problems) {
   const v1::DataSpec& data = job.data();
   const bool analytic = IsAnalytic(job.model().name());
-  if (data.format() != "idx" && data.format() != "synthetic") {
+  if (data.format() != "idx" && data.format() != "synthetic" && CifarClasses(data.format()) == 0) {
     problems->Add("data.format", absl::StrCat("'", data.format(), "'"),
-                  "choose one of: idx, synthetic");
+                  "choose one of: idx, synthetic, cifar10, cifar100");
     return;
   }
   if (analytic && data.format() != "synthetic") {
     problems->Add("data.format", data.format(),
                   absl::StrCat("the model ", job.model().name(),
                                " reads no data; say synthetic and data.examples"));
+  }
+  CheckUnusedData(data, problems);
+  problems->CheckCount("data.crop_padding", data.crop_padding(), 0, kMaxCropPadding);
+  if (CifarClasses(data.format()) != 0) {
+    CheckCifar(data, problems);
+    return;
   }
   if (!analytic) problems->CheckCount("data.classes", data.classes(), 2, 65536);
   if (data.format() == "synthetic") {
@@ -138,11 +203,6 @@ void CheckData(const v1::JobSpec& job, Problems* problems) {
                     absl::StrCat("is more than data.examples (", data.examples(),
                                  "); make it smaller"));
     }
-    problems->CheckUnused(!data.train_images().empty() || !data.train_labels().empty() ||
-                              !data.test_images().empty() || !data.test_labels().empty(),
-                          "data.train_images", "synthetic data has no files");
-    problems->CheckUnused(data.has_mean() || data.has_deviation(), "data.mean",
-                          "synthetic data is not normalised");
     return;
   }
   const auto need_file = [&](absl::string_view field, const std::string& value) {
@@ -154,8 +214,6 @@ void CheckData(const v1::JobSpec& job, Problems* problems) {
   need_file("data.train_labels", data.train_labels());
   need_file("data.test_images", data.test_images());
   need_file("data.test_labels", data.test_labels());
-  problems->CheckUnused(data.examples() != 0, "data.examples",
-                        "the number of examples comes from the IDX files");
   if (!(data.deviation() > 0)) {
     problems->Add("data.deviation", data.deviation(), "pixels are divided by it; make it above 0");
   }

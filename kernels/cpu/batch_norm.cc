@@ -85,8 +85,6 @@ class BatchNormLayer : public CpuLayer {
     return {};
   }
 
-  bool has_tensors() const override { return true; }
-
  private:
   BatchNorm layer_;
   Shape in_;

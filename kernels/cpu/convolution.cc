@@ -54,7 +54,8 @@ class ConvolutionLayer : public CpuLayer {
     return input_gradient ? BackwardData(plan, diff) : memory();
   }
 
-  bool has_tensors() const override { return true; }
+  bool reads_output() const override { return relu_; }
+  bool overwrites_gradient() const override { return relu_; }
 
  private:
   static constexpr auto kDirect = dnnl::algorithm::convolution_direct;

@@ -50,7 +50,8 @@ class DenseLayer : public CpuLayer {
     return input_gradient ? BackwardData(plan, rows) : memory();
   }
 
-  bool has_tensors() const override { return true; }
+  bool reads_output() const override { return relu_; }
+  bool overwrites_gradient() const override { return relu_; }
 
  private:
   void BackwardWeights(Plan& plan, const memory& rows) {

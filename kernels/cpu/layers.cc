@@ -46,6 +46,14 @@ void AddWeightGradient(Plan& plan, const dnnl::primitive_desc_base& pd,
   }
 }
 
+void AddSum(Plan& plan, const memory& a, const memory& b, const memory& to, bool relu) {
+  const memory::desc desc = a.get_desc();
+  const dnnl::binary::primitive_desc pd({dnnl::algorithm::binary_add, desc, desc, desc},
+                                        relu ? ReluAttributes(plan) : plan.Attributes(),
+                                        plan.engine());
+  plan.Add(pd, {{DNNL_ARG_SRC_0, a}, {DNNL_ARG_SRC_1, b}, {DNNL_ARG_DST, to}});
+}
+
 namespace {
 
 // diff where dst is above 0, else 0, from `in` to `out`, which may be one; all in the
@@ -94,74 +102,19 @@ class ReluLayer : public CpuLayer {
     return diff_src;
   }
 
-  bool has_tensors() const override { return false; }
+  bool reads_output() const override { return true; }
 
  private:
   memory dst_;
-};
-
-class MaxPoolLayer : public CpuLayer {
- public:
-  MaxPoolLayer(const MaxPool& layer, const Shape& out) : layer_(layer), out_(out) {}
-
-  memory Forward(Plan& plan, const memory& src, bool training) override {
-    const memory::desc desc = src.get_desc();
-    const auto kind =
-        training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-    const memory::desc dst_desc = AnyLayout(CanonicalDesc(desc.dims()[0], out_));
-    forward_ = dnnl::pooling_forward::primitive_desc(
-        {kind, dnnl::algorithm::pooling_max, desc, dst_desc, Stride(), Size(), {0, 0}, {0, 0}},
-        plan.Attributes(), plan.engine());
-    src_desc_ = desc;
-    const memory dst = plan.Allocate(forward_.dst_desc());
-    std::unordered_map<int, memory> args = {{DNNL_ARG_SRC, src}, {DNNL_ARG_DST, dst}};
-    if (training) {
-      workspace_ = plan.Allocate(forward_.workspace_desc());
-      args[DNNL_ARG_WORKSPACE] = workspace_;
-    }
-    plan.Add(forward_, args);
-    return dst;
-  }
-
-  memory Backward(Plan& plan, const memory& diff_dst, bool input_gradient) override {
-    if (!input_gradient) return {};
-    const dnnl::pooling_backward::primitive_desc pd(
-        {dnnl::algorithm::pooling_max, src_desc_, forward_.dst_desc(), Stride(), Size(), {0, 0},
-         {0, 0}},
-        plan.Attributes(), plan.engine(), forward_);
-    const memory in = plan.Converted(diff_dst, pd.diff_dst_desc());
-    const memory diff_src = plan.Allocate(pd.diff_src_desc());
-    plan.Add(pd, {{DNNL_ARG_DIFF_DST, in},
-                  {DNNL_ARG_DIFF_SRC, diff_src},
-                  {DNNL_ARG_WORKSPACE, workspace_}});
-    return diff_src;
-  }
-
-  bool has_tensors() const override { return false; }
-
- private:
-  memory::dims Stride() const { return {layer_.stride, layer_.stride}; }
-  memory::dims Size() const { return {layer_.size, layer_.size}; }
-
-  MaxPool layer_;
-  Shape out_;
-  dnnl::pooling_forward::primitive_desc forward_;
-  memory::desc src_desc_;
-  memory workspace_;
 };
 
 }  // namespace
 
 std::unique_ptr<CpuLayer> MakeRelu() { return std::make_unique<ReluLayer>(); }
 
-std::unique_ptr<CpuLayer> MakeMaxPool(const MaxPool& layer, const Shape& in, const Shape& out) {
-  static_cast<void>(in);
-  return std::make_unique<MaxPoolLayer>(layer, out);
-}
-
 bool TakesRelu(const Layer& layer) {
   return std::holds_alternative<Convolution>(layer) || std::holds_alternative<BatchNorm>(layer) ||
-         std::holds_alternative<Dense>(layer);
+         std::holds_alternative<Dense>(layer) || std::holds_alternative<AddFrom>(layer);
 }
 
 std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, const Shape& out,
@@ -171,7 +124,11 @@ std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, cons
   }
   if (const auto* norm = std::get_if<BatchNorm>(&layer)) return MakeBatchNorm(*norm, in, relu);
   if (const auto* dense = std::get_if<Dense>(&layer)) return MakeDense(*dense, in, relu);
-  if (const auto* pool = std::get_if<MaxPool>(&layer)) return MakeMaxPool(*pool, in, out);
+  if (const auto* pool = std::get_if<MaxPool>(&layer)) return MakeMaxPool(*pool, out);
+  if (std::holds_alternative<GlobalAveragePool>(layer)) return MakeGlobalAveragePool(in, out);
+  if (const auto* subsample = std::get_if<Subsample>(&layer)) {
+    return MakeSubsample(*subsample, in, out);
+  }
   return MakeRelu();
 }
 

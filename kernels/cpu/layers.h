@@ -23,12 +23,14 @@ class CpuLayer {
   virtual dnnl::memory Forward(Plan& plan, const dnnl::memory& src, bool training) = 0;
 
   // Adds the steps that make the gradient of the layer's tensors and, where
-  // wanted, of `src`; may overwrite `diff_dst`, which the caller releases. After
+  // wanted, of `src`, in memory of its own; the caller releases `diff_dst`. After
   // Forward in training mode only. The result is empty where it is not wanted.
   virtual dnnl::memory Backward(Plan& plan, const dnnl::memory& diff_dst, bool input_gradient) = 0;
 
-  // False for layers whose Backward has nothing to do without input_gradient.
-  virtual bool has_tensors() const = 0;
+  // Whether Backward reads what Forward returned, which then must stay as it is.
+  virtual bool reads_output() const { return false; }
+  // Whether Backward may overwrite `diff_dst`, which then must be nobody else's.
+  virtual bool overwrites_gradient() const { return false; }
 };
 
 // One file each. `relu`: max(0, .) follows and is computed in the same pass.
@@ -37,10 +39,13 @@ std::unique_ptr<CpuLayer> MakeConvolution(const Convolution& layer, const Shape&
 std::unique_ptr<CpuLayer> MakeBatchNorm(const BatchNorm& layer, const Shape& in, bool relu);
 std::unique_ptr<CpuLayer> MakeDense(const Dense& layer, const Shape& in, bool relu);
 std::unique_ptr<CpuLayer> MakeRelu();
-std::unique_ptr<CpuLayer> MakeMaxPool(const MaxPool& layer, const Shape& in, const Shape& out);
+std::unique_ptr<CpuLayer> MakeMaxPool(const MaxPool& layer, const Shape& out);
+std::unique_ptr<CpuLayer> MakeGlobalAveragePool(const Shape& in, const Shape& out);
+std::unique_ptr<CpuLayer> MakeSubsample(const Subsample& layer, const Shape& in, const Shape& out);
 
 // Whether a Relu after this layer is computed in the same pass.
 bool TakesRelu(const Layer& layer);
+// Of every layer but From and AddFrom, which are wiring: network_builder.h.
 std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, const Shape& out,
                                        bool relu);
 
@@ -66,6 +71,10 @@ void AddWeightGradient(Plan& plan, const dnnl::primitive_desc_base& pd,
                        const dnnl::memory::desc& diff_weight, const dnnl::memory::desc& diff_bias,
                        const dnnl::memory& src, const dnnl::memory& diff_dst,
                        const WeightAndBias& tensors);
+// Adds the step that writes a + b to `to`, all in the layout of a, which may be `to`;
+// `relu`: max(0, .) of it.
+void AddSum(Plan& plan, const dnnl::memory& a, const dnnl::memory& b, const dnnl::memory& to,
+            bool relu);
 // Adds the step that zeroes `diff` where `dst` = max(0, .) is 0, in place where
 // the layouts agree; returns where the result is.
 dnnl::memory AddReluBackward(Plan& plan, const dnnl::memory& dst, const dnnl::memory& diff);

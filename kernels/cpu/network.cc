@@ -96,35 +96,8 @@ std::unique_ptr<CpuNetwork::Mode> CpuNetwork::Build(uint64_t examples, bool trai
   mode->examples = examples;
   mode->training = training;
   mode->plan = std::make_unique<Plan>(engine_);
-  Plan& plan = *mode->plan;
-  const auto n = static_cast<int64_t>(examples);
-
-  std::vector<std::unique_ptr<CpuLayer>> layers;
-  dnnl::memory activation = plan.Bind(Plan::Base::kInput, 0, CanonicalDesc(n, spec_.input));
-  Shape in = spec_.input;
-  for (size_t i = 0; i < spec_.layers.size(); ++i) {
-    const bool relu = i + 1 < spec_.layers.size() && TakesRelu(spec_.layers[i]) &&
-                      std::holds_alternative<Relu>(spec_.layers[i + 1]);
-    layers.push_back(MakeCpuLayer(spec_.layers[i], in, shapes_[i], relu));
-    const dnnl::memory next = layers.back()->Forward(plan, activation, training);
-    if (!training) plan.Release(activation);
-    activation = next;
-    in = shapes_[i];
-    if (relu) ++i;
-  }
-  mode->logits = activation;
-  mode->forward_end = plan.steps();
-  if (!training) return mode;
-
-  dnnl::memory gradient = plan.Allocate(activation.get_desc());
-  mode->logits_gradient = gradient;
-  size_t first = 0;  // nothing before it needs a gradient
-  while (!layers[first]->has_tensors()) ++first;
-  for (size_t i = layers.size(); i-- > first;) {
-    const dnnl::memory next = layers[i]->Backward(plan, gradient, i > first);
-    plan.Release(gradient);
-    gradient = next;
-  }
+  mode->network =
+      BuildNetwork(*mode->plan, spec_, shapes_, static_cast<int64_t>(examples), training);
   return mode;
 }
 
@@ -177,16 +150,16 @@ absl::StatusOr<LossSum> CpuNetwork::Train(const BatchView& batch, const float* v
   Mode& mode = **found;
   const ThreadScope threads(threads_);
   if (auto s = Place(mode, batch, vector, output.gradient); !s.ok()) return s;
-  if (auto s = mode.plan->Run(0, mode.forward_end, stream_, output.accumulate, gate); !s.ok()) {
+  if (auto s = mode.plan->Run(0, mode.network.forward_end, stream_, output.accumulate, gate); !s.ok()) {
     return s;
   }
   // The weight rides on the loss: every gradient is linear in it.
   const LossSum loss = SoftmaxCrossEntropy(
-      static_cast<const float*>(mode.logits.get_data_handle()), batch.labels, batch.examples,
+      static_cast<const float*>(mode.network.logits.get_data_handle()), batch.labels, batch.examples,
       shapes_.back().channels, output.weight / static_cast<float>(batch.examples),
-      static_cast<float*>(mode.logits_gradient.get_data_handle()));
+      static_cast<float*>(mode.network.logits_gradient.get_data_handle()));
   const absl::Status backward =
-      mode.plan->Run(mode.forward_end, mode.plan->steps(), stream_, output.accumulate, gate);
+      mode.plan->Run(mode.network.forward_end, mode.plan->steps(), stream_, output.accumulate, gate);
   if (!backward.ok()) return backward;
   WriteStatistics(mode, output.weight, output.accumulate, output.statistics);
   return loss;
@@ -214,7 +187,7 @@ absl::StatusOr<LossSum> CpuNetwork::Evaluate(const BatchView& batch, const float
   const ThreadScope threads(threads_);
   if (auto s = Place(mode, batch, vector, nullptr); !s.ok()) return s;
   if (auto s = mode.plan->Run(0, mode.plan->steps(), stream_, false, Open); !s.ok()) return s;
-  return SoftmaxCrossEntropy(static_cast<const float*>(mode.logits.get_data_handle()),
+  return SoftmaxCrossEntropy(static_cast<const float*>(mode.network.logits.get_data_handle()),
                              batch.labels, batch.examples, shapes_.back().channels, 0, nullptr);
 }
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/layers.h"
+#include "kernels/cpu/network_builder.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/device.h"
 
@@ -43,9 +43,7 @@ class CpuNetwork : public Network {
     uint64_t examples = 0;
     bool training = false;
     std::unique_ptr<Plan> plan;
-    dnnl::memory logits;         // canonical
-    dnnl::memory logits_gradient;
-    size_t forward_end = 0;      // steps before are forward
+    BuiltNetwork network;
     uint64_t last_used = 0;
     uint64_t arena_generation = 0;  // placed in the arena of this generation
   };

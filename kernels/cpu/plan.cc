@@ -1,6 +1,7 @@
 #include "kernels/cpu/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "oneapi/dnnl/dnnl_debug.h"
@@ -107,6 +108,17 @@ dnnl::memory Plan::Alias(const dnnl::memory& memory, const dnnl::memory::desc& d
   throw dnnl::error(dnnl_invalid_arguments, "alias of memory that the plan does not know");
 }
 
+bool Plan::SameMemory(const dnnl::memory& a, const dnnl::memory& b) const {
+  if (a == b) return true;
+  const auto find = [this](const dnnl::memory& memory) {
+    return std::find_if(placed_.begin(), placed_.end(),
+                        [&](const Placed& placed) { return placed.memory == memory; });
+  };
+  const auto first = find(a), second = find(b);
+  return first != placed_.end() && second != placed_.end() &&
+         first->region.offset == second->region.offset;
+}
+
 dnnl::memory Plan::Converted(const dnnl::memory& from, const dnnl::memory::desc& wanted) {
   const dnnl::memory::desc have = from.get_desc();
   if (have == wanted) return from;
@@ -128,6 +140,12 @@ void Plan::Add(const dnnl::primitive_desc_base& pd,
     step.args.push_back({DNNL_ARG_SCRATCHPAD, memory.get()});
     Release(memory);
   }
+  steps_.push_back(std::move(step));
+}
+
+void Plan::AddCall(std::function<void()> call) {
+  Step step;
+  step.call = std::move(call);
   steps_.push_back(std::move(step));
 }
 
@@ -173,6 +191,10 @@ absl::Status Plan::Run(size_t begin, size_t end, dnnl::stream& stream, bool accu
   const When skipped = accumulate ? When::kReplacing : When::kAccumulating;
   for (size_t i = begin; i < end; ++i) {
     const Step& step = steps_[i];
+    if (step.call) {
+      step.call();
+      continue;
+    }
     if (!step.primitive) {
       if (auto s = gate(step.wait_begin, step.wait_elements); !s.ok()) return s;
       continue;

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -56,6 +57,8 @@ class Plan {
   dnnl::memory Bind(Base base, uint64_t offset, const dnnl::memory::desc& desc);
   // The same bytes described otherwise. Release the original only.
   dnnl::memory Alias(const dnnl::memory& memory, const dnnl::memory::desc& desc);
+  // Whether one of the two is the other or an alias of it; both not released.
+  bool SameMemory(const dnnl::memory& a, const dnnl::memory& b) const;
 
   // `from` in the wanted layout: itself, an alias, or a copy made by a reorder.
   dnnl::memory Converted(const dnnl::memory& from, const dnnl::memory::desc& wanted);
@@ -63,6 +66,9 @@ class Plan {
   // Adds a step; `pd` is any primitive descriptor made with Attributes().
   void Add(const dnnl::primitive_desc_base& pd, const std::unordered_map<int, dnnl::memory>& args,
            When when = When::kAlways);
+  // Adds a step that is no primitive of oneDNN's. What it reads and writes it finds by
+  // the data handles of memory of this plan, when it runs.
+  void AddCall(std::function<void()> call);
   // Adds a step that asks the gate for a tensor.
   void AddWait(uint64_t begin, uint64_t elements);
   // Adds the steps that write or add `diff` to the gradient's tensor at `offset`,
@@ -83,8 +89,9 @@ class Plan {
 
  private:
   struct Step {
-    dnnl::primitive primitive;  // empty: a wait
+    dnnl::primitive primitive;  // empty: a call or a wait
     std::vector<dnnl_exec_arg_t> args;
+    std::function<void()> call;
     When when = When::kAlways;
     uint64_t wait_begin = 0, wait_elements = 0;
   };

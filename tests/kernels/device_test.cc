@@ -87,6 +87,19 @@ TEST(OutputShapeTest, Shapes) {
   EXPECT_EQ(*OutputShape(Dense{.units = 9}, in), (Shape{1, 1, 9}));
   EXPECT_EQ(*OutputShape(BatchNorm{}, in), in);
   EXPECT_EQ(*OutputShape(Relu{}, in), in);
+  EXPECT_EQ(*OutputShape(MaxPool{.size = 3, .stride = 2, .padding = 1}, in), (Shape{4, 4, 3}));
+  EXPECT_EQ(*OutputShape(GlobalAveragePool{}, in), (Shape{1, 1, 3}));
+  EXPECT_EQ(*OutputShape(Subsample{.stride = 2, .channels = 9}, in), (Shape{4, 4, 9}));
+  const std::vector<Shape> before = {in, {1, 1, 9}};
+  EXPECT_EQ(*OutputShape(From{1}, in, before), (Shape{1, 1, 9}));
+  EXPECT_EQ(*OutputShape(AddFrom{0}, in, before), in);
+  EXPECT_FALSE(OutputShape(From{2}, in, before).ok());
+  EXPECT_FALSE(OutputShape(From{0}, in).ok());
+  EXPECT_FALSE(OutputShape(AddFrom{1}, in, before).ok());
+  EXPECT_FALSE(OutputShape(AddFrom{~0u}, in, before).ok());
+  EXPECT_FALSE(OutputShape(MaxPool{.size = 3, .padding = 2}, in).ok());
+  EXPECT_FALSE(OutputShape(Subsample{.stride = 0, .channels = 9}, in).ok());
+  EXPECT_FALSE(OutputShape(Subsample{.stride = 2, .channels = 2}, in).ok());
   EXPECT_FALSE(OutputShape(Convolution{.filters = 0}, in).ok());
   EXPECT_FALSE(OutputShape(Convolution{.filters = 1, .kernel = 9, .padding = 0}, in).ok());
   EXPECT_FALSE(OutputShape(Convolution{.filters = 1, .kernel = 3, .padding = 3}, in).ok());
@@ -131,6 +144,39 @@ TEST(CheckNetworkTest, NamesTheLayer) {
   refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).mean = 20; }, "layer 1: mean");
   refused([](NetworkSpec& s) { std::get<BatchNorm>(s.layers[1]).variance = 30; },
           "layer 1: variance");
+}
+
+// A block: 3 -> 3 beside the identity.
+NetworkSpec BlockSpec() {
+  return {.input = {1, 1, 4},
+          .layers = {Dense{.units = 3, .weight = 0}, Dense{.units = 3, .weight = 12}, AddFrom{0},
+                     Dense{.units = 2, .weight = 21}},
+          .batch_size = 4,
+          .trainable_elements = 27,
+          .elements = 27};
+}
+
+TEST(CheckNetworkTest, Branches) {
+  EXPECT_TRUE(CheckNetwork(BlockSpec()).ok()) << CheckNetwork(BlockSpec()).status();
+  auto refused = [](auto change, const char* part) {
+    NetworkSpec spec = BlockSpec();
+    change(spec);
+    const absl::Status status = CheckNetwork(spec).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << part;
+    EXPECT_THAT(Message(status), HasSubstr(part));
+  };
+  refused([](NetworkSpec& s) { s.layers[2] = AddFrom{2}; },
+          "layer 2: names layer 2, which is not one of the 2 before it");
+  refused([](NetworkSpec& s) { s.layers[2] = From{7}; }, "layer 2: names layer 7");
+  refused([](NetworkSpec& s) { std::get<Dense>(s.layers[0]).units = 4; },
+          "layer 2: adds the output of layer 0, 1 x 1 x 4, to another shape, 1 x 1 x 3");
+  refused([](NetworkSpec& s) { s.layers[2] = From{0}; }, "layer 1: no layer reads its output");
+  refused([](NetworkSpec& s) { s.layers.push_back(From{0}); }, "last layer");
+}
+
+TEST(TrainingFlopsTest, FollowsBranches) {
+  // The second layer's input needs a gradient, and so does the third's.
+  EXPECT_EQ(TrainingFlops(BlockSpec()), 2u * 12 * 2 + 2u * 9 * 3 + 2u * 6 * 3);
 }
 
 TEST(TrainingFlopsTest, CountsMultiplyAddsTwice) {

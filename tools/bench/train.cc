@@ -1,22 +1,30 @@
-// Training on one thread of the CPU: examples a second of whole steps of plain
-// Nesterov momentum (forward, backward, update) on made-up 28 x 28 images. The
-// limit is what the step's convolutions and matrix products alone would take at
-// the rate of a large single-precision product of the same library; see
-// kernels/README.md for what that leaves out.
+// Training on one thread of the CPU: whole steps of plain Nesterov momentum (forward,
+// backward, update) on made-up images.
+//
+// train/MODEL: examples a second. The limit is what the step's convolutions and matrix
+// products alone would take at the rate of a large single-precision product of the same
+// library; see kernels/README.md for what that leaves out.
+//
+// train/MODEL/pytorch: milliseconds a step, beside those of PyTorch on the same model, batch
+// and one thread. Both take turns, and the ratio is the median of the pairs'.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
 #include "common/core/random.h"
 #include "kernels/device.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/pytorch_peer.h"
 #include "worker/models/layered_model.h"
 
 namespace foreshard::bench {
 namespace {
 
-constexpr uint32_t kBatch = 64;
 constexpr uint64_t kSeed = 1;
+constexpr uint32_t kClasses = 10;
+constexpr double kTurnSeconds = 0.2;  // of each side, at least a step
+constexpr int kPairs = 11, kQuickPairs = 3;
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -57,46 +65,134 @@ double ProductRate(kernels::Device& device, const BenchOptions& options) {
   return 2.0 * static_cast<double>(n * n * n) / shortest;
 }
 
-absl::StatusOr<BenchResult> BenchModel(const std::string& name, kernels::Device& device,
-                                       double product_rate, const BenchOptions& options) {
-  auto made = MakeModel({.name = name, .input = {28, 28, 1}, .classes = 10, .batch_size = kBatch},
-                        device);
-  if (!made.ok()) return made.status();
-  Model& model = **made;
-  Batch batch{.examples = kBatch, .inputs = RandomFloats(kBatch * 28 * 28, 3)};
-  for (uint64_t i = 0; i < kBatch; ++i) {
-    batch.labels.push_back(static_cast<int32_t>(RandomBits(kSeed, 4, i) % 10));
+struct Subject {
+  const char* name;
+  InputShape shape;
+  uint32_t batch;
+  bool beside_pytorch;
+};
+
+constexpr Subject kSubjects[] = {{"mlp", {28, 28, 1}, 64, false},
+                                 {"cnn", {28, 28, 1}, 64, true},
+                                 {"resnet20", {32, 32, 3}, 128, true}};
+
+// A model with what its steps need.
+class Trainee {
+ public:
+  static absl::StatusOr<std::unique_ptr<Trainee>> Make(const Subject& subject,
+                                                       kernels::Device& device) {
+    auto made = MakeModel({.name = subject.name,
+                           .input = subject.shape,
+                           .classes = kClasses,
+                           .batch_size = subject.batch},
+                          device);
+    if (!made.ok()) return made.status();
+    return std::unique_ptr<Trainee>(new Trainee(subject, *std::move(made)));
   }
-  const uint64_t trainable = model.schema().trainable_elements();
-  std::vector<float> vector(model.schema().elements()), gradient(trainable), momentum(trainable);
-  std::vector<float> statistics(model.schema().statistic_elements());
-  model.InitialValues(kSeed, vector.data());
-  OpenGate gate;
-  absl::Status status;
-  constexpr float kRate = 0.01f, kMomentum = 0.9f;
-  const double shortest = Shortest(options.seconds, [&] {
-    auto result = model.ForwardBackward(batch, vector.data(), gate, 1, false, gradient.data(),
-                                        statistics.data());
+
+  void Step() {
+    auto result = model_->ForwardBackward(batch_, vector_.data(), gate_, 1, false,
+                                          gradient_.data(), statistics_.data());
     if (!result.ok()) {
-      status = result.status();
+      status_ = result.status();
       return;
     }
+    constexpr float kRate = 0.01f, kMomentum = 0.9f;
     // The vector holds the look-ahead point theta - rate * momentum * v.
-    for (uint64_t i = 0; i < trainable; ++i) {
-      const float v = kMomentum * momentum[i] + gradient[i];
-      vector[i] -= kRate * (gradient[i] + kMomentum * v);
-      momentum[i] = v;
+    for (uint64_t i = 0; i < gradient_.size(); ++i) {
+      const float v = kMomentum * momentum_[i] + gradient_[i];
+      vector_[i] -= kRate * (gradient_[i] + kMomentum * v);
+      momentum_[i] = v;
     }
-  });
-  if (!status.ok()) return status;
-  const auto& spec = dynamic_cast<const LayeredModel&>(model).network_spec();
+  }
+
+  double SecondsPerStep(uint32_t steps) {
+    const double begin = Seconds();
+    for (uint32_t i = 0; i < steps; ++i) Step();
+    return (Seconds() - begin) / steps;
+  }
+
+  const absl::Status& status() const { return status_; }
+  uint64_t flops() const {
+    return kernels::TrainingFlops(dynamic_cast<const LayeredModel&>(*model_).network_spec());
+  }
+
+ private:
+  Trainee(const Subject& subject, std::unique_ptr<Model> model)
+      : model_(std::move(model)),
+        vector_(model_->schema().elements()),
+        gradient_(model_->schema().trainable_elements()),
+        momentum_(gradient_.size()),
+        statistics_(model_->schema().statistic_elements()) {
+    batch_.examples = subject.batch;
+    batch_.inputs = RandomFloats(subject.batch * subject.shape.elements(), 3);
+    for (uint64_t i = 0; i < subject.batch; ++i) {
+      batch_.labels.push_back(static_cast<int32_t>(RandomBits(kSeed, 4, i) % kClasses));
+    }
+    model_->InitialValues(kSeed, vector_.data());
+  }
+
+  std::unique_ptr<Model> model_;
+  Batch batch_;
+  OpenGate gate_;
+  std::vector<float> vector_, gradient_, momentum_, statistics_;
+  absl::Status status_;
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Both sides in turn; who begins alternates.
+absl::StatusOr<BenchResult> BesidePytorch(const Subject& subject, Trainee& ours, double step,
+                                          const BenchOptions& options) {
+  auto peer = PytorchPeer::Start(subject.name, subject.shape, subject.batch);
+  if (!peer.ok()) return peer.status();
+  const auto steps = static_cast<uint32_t>(std::max(1.0, kTurnSeconds / step));
+  std::vector<double> our_seconds, their_seconds, ratios;
+  for (int pair = 0; pair < (options.quick ? kQuickPairs : kPairs); ++pair) {
+    if (pair % 2 == 0) our_seconds.push_back(ours.SecondsPerStep(steps));
+    auto theirs = (*peer)->SecondsPerStep(steps);
+    if (!theirs.ok()) return theirs.status();
+    their_seconds.push_back(*theirs);
+    if (pair % 2 == 1) our_seconds.push_back(ours.SecondsPerStep(steps));
+    ratios.push_back(their_seconds.back() / our_seconds.back());
+  }
+  std::fprintf(stderr, "%s: beside %s\n", subject.name, (*peer)->description().c_str());
+  return BenchResult{.name = absl::StrCat("train/", subject.name, "/pytorch"),
+                     .value = 1e3 * Median(our_seconds),
+                     .unit = "ms",
+                     .limit = 1e3 * Median(their_seconds),
+                     .ratio = Median(ratios)};
+}
+
+// Appends the subject's figures.
+absl::Status BenchSubject(const Subject& subject, kernels::Device& device, double product_rate,
+                          const BenchOptions& options, std::vector<BenchResult>* results) {
+  auto made = Trainee::Make(subject, device);
+  if (!made.ok()) return made.status();
+  Trainee& trainee = **made;
+  const double shortest = Shortest(options.seconds, [&] { trainee.Step(); });
+  if (!trainee.status().ok()) return trainee.status();
   BenchResult result;
-  result.name = "train/" + name;
-  result.value = kBatch / shortest;
+  result.name = absl::StrCat("train/", subject.name);
+  result.value = subject.batch / shortest;
   result.unit = "examples/s";
-  result.limit = product_rate / static_cast<double>(kernels::TrainingFlops(spec));
+  result.limit = product_rate / static_cast<double>(trainee.flops());
   result.ratio = result.value / result.limit;
-  return result;
+  results->push_back(result);
+  if (!subject.beside_pytorch) return absl::OkStatus();
+  auto compared = BesidePytorch(subject, trainee, shortest, options);
+  if (absl::IsUnavailable(compared.status())) {
+    std::fprintf(stderr, "%s: not compared with PyTorch: %s\n", subject.name,
+                 std::string(compared.status().message()).c_str());
+    return absl::OkStatus();
+  }
+  if (!compared.ok()) return compared.status();
+  results->push_back(*compared);
+  return trainee.status();
 }
 
 }  // namespace
@@ -109,12 +205,10 @@ std::vector<BenchResult> BenchTrain(const BenchOptions& options) {
     return results;
   }
   const double product_rate = ProductRate(**device, options);
-  for (const char* name : {"mlp", "cnn"}) {
-    auto result = BenchModel(name, **device, product_rate, options);
-    if (result.ok()) {
-      results.push_back(*result);
-    } else {
-      std::fprintf(stderr, "bench train: %s: %s\n", name, result.status().ToString().c_str());
+  for (const Subject& subject : kSubjects) {
+    const absl::Status status = BenchSubject(subject, **device, product_rate, options, &results);
+    if (!status.ok()) {
+      std::fprintf(stderr, "bench train: %s: %s\n", subject.name, status.ToString().c_str());
     }
   }
   return results;

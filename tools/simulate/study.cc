@@ -366,7 +366,8 @@ std::string Study::Describe(const StudyRun& run) const {
   job.clear_timeouts();
   for (auto clear : {&v1::DataSpec::clear_directory, &v1::DataSpec::clear_train_images,
                      &v1::DataSpec::clear_train_labels, &v1::DataSpec::clear_test_images,
-                     &v1::DataSpec::clear_test_labels}) {
+                     &v1::DataSpec::clear_test_labels, &v1::DataSpec::clear_train_files,
+                     &v1::DataSpec::clear_test_files}) {
     (job.mutable_data()->*clear)();
   }
   const StudyCell& cell = cells_[run.cell];

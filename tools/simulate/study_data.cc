@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/core/bytes.h"
@@ -18,12 +19,15 @@ std::string KeyOf(const v1::JobSpec& job) {
 }
 
 absl::StatusOr<uint64_t> ChecksumOf(const v1::DataSpec& data) {
+  std::vector<std::string> names = {data.train_images(), data.train_labels(), data.test_images(),
+                                    data.test_labels()};
+  names.insert(names.end(), data.train_files().begin(), data.train_files().end());
+  names.insert(names.end(), data.test_files().begin(), data.test_files().end());
   std::string all;
-  for (const std::string* name : {&data.train_images(), &data.train_labels(), &data.test_images(),
-                                  &data.test_labels()}) {
-    if (name->empty()) continue;
+  for (const std::string& name : names) {
+    if (name.empty()) continue;
     absl::StatusOr<std::string> content =
-        ReadFile((std::filesystem::path(data.directory()) / *name).string());
+        ReadFile((std::filesystem::path(data.directory()) / name).string());
     if (!content.ok()) return content.status();
     absl::StrAppend(&all, Checksum(AsBytes(*content)), " ");
   }

@@ -25,9 +25,20 @@ class Dataset {
   virtual uint32_t classes() const = 0;
   // Fills the batch with these examples (each < examples()), normalised. Where
   // flips are on, example k is mirrored when bit k of the draw keyed by
-  // `augment_key` says so; 0 turns augmentation off.
+  // `augment_key` says so, and where crops are on, moved as draw k says; 0 turns
+  // augmentation off.
   virtual void Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
                       Batch* batch) const = 0;
+};
+
+// How bytes become inputs. One number for every channel, or one for each.
+struct ImageOptions {
+  std::vector<float> means;       // subtracted from pixels scaled to [0, 1]; none: 0
+  std::vector<float> deviations;  // then divided by; none: 1
+  bool flip = false;              // mirror half of the images
+  // Black pixels put around an image, out of which one of its size is then cut at a
+  // random place; 0: none. Before it is mirrored.
+  uint32_t crop_padding = 0;
 };
 
 struct IdxOptions {
@@ -35,6 +46,7 @@ struct IdxOptions {
   float mean = 0;       // subtracted from pixels scaled to [0, 1]
   float deviation = 1;  // then divided by
   bool flip = false;
+  uint32_t crop_padding = 0;  // as in ImageOptions
 };
 
 // IDX files (LeCun et al., MNIST page), plain or gzipped. Errors name the file,
@@ -44,6 +56,13 @@ struct IdxOptions {
 absl::StatusOr<std::unique_ptr<Dataset>> LoadIdx(const std::string& images_path,
                                                  const std::string& labels_path,
                                                  const IdxOptions& options);
+
+// The binary version of CIFAR-10 (`classes` 10) or CIFAR-100 (100, its fine labels), plain or
+// gzipped; the files' images in the order of the names. Errors name the file: NOT_FOUND,
+// INVALID_ARGUMENT (a label out of range), DATA_LOSS (a length that is no whole number of
+// images, bad gzip).
+absl::StatusOr<std::unique_ptr<Dataset>> LoadCifar(const std::vector<std::string>& paths,
+                                                   uint32_t classes, const ImageOptions& options);
 
 // Examples without content, for synthetic models.
 std::unique_ptr<Dataset> MakeSyntheticDataset(uint64_t examples, InputShape shape,

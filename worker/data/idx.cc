@@ -1,18 +1,14 @@
 // IDX files, as http://yann.lecun.com/exdb/mnist describes them: a big-endian
 // magic (two zero bytes, type 8 = unsigned byte, number of dimensions), the
-// dimensions as big-endian u32, then the bytes. zlib reads plain and gzipped
-// files alike.
-#include <zlib.h>
-
-#include <algorithm>
+// dimensions as big-endian u32, then the bytes.
 #include <array>
-#include <cerrno>
-#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/core/random.h"
 #include "worker/data/dataset.h"
+#include "worker/data/gz_reader.h"
+#include "worker/data/images.h"
 
 namespace foreshard {
 namespace {
@@ -21,57 +17,10 @@ constexpr uint32_t kImagesMagic = 0x00000803;
 constexpr uint32_t kLabelsMagic = 0x00000801;
 // Bounds on what a header may claim, so that a damaged one allocates nothing.
 constexpr uint64_t kMaxBytes = uint64_t{1} << 36;
-constexpr uint64_t kFlipStream = 0x666C6970;  // "flip"
-// Memory grows with what was read, not with what the header claims.
-constexpr uint64_t kReadBytes = 1 << 24;
 
 struct IdxFile {
   std::vector<uint32_t> dimensions;
   std::vector<uint8_t> bytes;
-};
-
-class GzReader {
- public:
-  explicit GzReader(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
-    if (file_ != nullptr) gzbuffer(file_, 1 << 18);
-  }
-  ~GzReader() {
-    if (file_ != nullptr) gzclose_r(file_);
-  }
-  GzReader(const GzReader&) = delete;
-  GzReader& operator=(const GzReader&) = delete;
-
-  bool open() const { return file_ != nullptr; }
-
-  // Bytes read: fewer than asked only at the end. DATA_LOSS from zlib.
-  absl::StatusOr<uint64_t> Read(void* to, uint64_t bytes) {
-    uint64_t done = 0;
-    while (done < bytes) {
-      const auto piece = static_cast<unsigned>(std::min(bytes - done, kReadBytes));
-      const int got = gzread(file_, static_cast<char*>(to) + done, piece);
-      if (got < 0) return Problem();
-      if (got == 0) break;
-      done += static_cast<uint64_t>(got);
-    }
-    // A gzip file cut off in the middle ends early with Z_BUF_ERROR only.
-    int code = Z_OK;
-    gzerror(file_, &code);
-    if (code != Z_OK && code != Z_STREAM_END) return Problem();
-    return done;
-  }
-
- private:
-  absl::Status Problem() const {
-    int code = Z_OK;
-    const char* text = gzerror(file_, &code);
-    if (code == Z_ERRNO) text = std::strerror(errno);
-    return absl::DataLossError(absl::StrCat(path_, ": cannot be decompressed or read after byte ",
-                                            static_cast<int64_t>(gztell(file_)), " (", text,
-                                            "); fetch the file again"));
-  }
-
-  std::string path_;
-  gzFile file_;
 };
 
 uint32_t BigEndian(const uint8_t* bytes) {
@@ -79,16 +28,9 @@ uint32_t BigEndian(const uint8_t* bytes) {
 }
 
 absl::StatusOr<IdxFile> ReadIdx(const std::string& path, uint32_t magic, const char* what) {
-  errno = 0;
-  GzReader reader(path);
-  if (!reader.open()) {
-    const int error = errno;
-    const std::string text =
-        absl::StrCat(path, ": cannot be opened for ", what, " (", std::strerror(error),
-                     "); check data.directory and the file names");
-    return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(text)
-                                               : absl::InvalidArgumentError(text);
-  }
+  auto opened = GzReader::Open(path, what);
+  if (!opened.ok()) return opened.status();
+  GzReader& reader = **opened;
   const size_t dimensions = magic & 0xFF;
   std::array<uint8_t, 4 + 4 * 3> header;
   const uint64_t header_bytes = 4 + 4 * dimensions;
@@ -116,16 +58,11 @@ absl::StatusOr<IdxFile> ReadIdx(const std::string& path, uint32_t magic, const c
     }
     expected *= file.dimensions[d];
   }
-  while (file.bytes.size() < expected) {
-    const uint64_t before = file.bytes.size();
-    const uint64_t piece = std::min(expected - before, kReadBytes);
-    file.bytes.resize(before + piece);
-    got = reader.Read(file.bytes.data() + before, piece);
-    if (!got.ok()) return got.status();
-    if (*got < piece) {
-      return absl::DataLossError(absl::StrCat(path, ": holds ", before + *got, " bytes of ", what,
-                                              ", its header says ", expected, "; it is cut off"));
-    }
+  got = reader.Append(expected, &file.bytes);
+  if (!got.ok()) return got.status();
+  if (*got < expected) {
+    return absl::DataLossError(absl::StrCat(path, ": holds ", *got, " bytes of ", what,
+                                            ", its header says ", expected, "; it is cut off"));
   }
   uint8_t extra;
   got = reader.Read(&extra, 1);
@@ -137,70 +74,11 @@ absl::StatusOr<IdxFile> ReadIdx(const std::string& path, uint32_t magic, const c
   return file;
 }
 
-class IdxDataset : public Dataset {
- public:
-  IdxDataset(IdxFile images, std::vector<uint8_t> labels, const IdxOptions& options)
-      : labels_(std::move(labels)),
-        shape_{images.dimensions[1], images.dimensions[2], 1},
-        classes_(options.classes),
-        flip_(options.flip) {
-    pixels_ = std::move(images.bytes);
-    for (int value = 0; value < 256; ++value) {
-      normalised_[value] =
-          static_cast<float>((value / 255.0 - options.mean) / options.deviation);
-    }
-  }
-
-  uint64_t examples() const override { return labels_.size(); }
-  InputShape shape() const override { return shape_; }
-  uint32_t classes() const override { return classes_; }
-
-  void Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
-              Batch* batch) const override {
-    const uint64_t size = shape_.elements();
-    batch->examples = indices.size();
-    batch->inputs.resize(indices.size() * size);
-    batch->labels.resize(indices.size());
-    uint64_t mirrored = 0;  // of 64 examples
-    for (uint64_t k = 0; k < indices.size(); ++k) {
-      if (flip_ && augment_key != 0 && k % 64 == 0) {
-        mirrored = RandomBits(augment_key, kFlipStream, k / 64);
-      }
-      const uint8_t* from = pixels_.data() + indices[k] * size;
-      float* to = batch->inputs.data() + k * size;
-      if (mirrored >> (k % 64) & 1) {
-        for (uint32_t y = 0; y < shape_.height; ++y) {
-          const uint8_t* row = from + uint64_t{y} * shape_.width;
-          for (uint32_t x = 0; x < shape_.width; ++x) {
-            *to++ = normalised_[row[shape_.width - 1 - x]];
-          }
-        }
-      } else {
-        for (uint64_t i = 0; i < size; ++i) to[i] = normalised_[from[i]];
-      }
-      batch->labels[k] = labels_[indices[k]];
-    }
-  }
-
- private:
-  std::vector<uint8_t> pixels_;
-  std::vector<uint8_t> labels_;
-  InputShape shape_;
-  uint32_t classes_;
-  bool flip_;
-  float normalised_[256];
-};
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> LoadIdx(const std::string& images_path,
                                                  const std::string& labels_path,
                                                  const IdxOptions& options) {
-  if (!(options.deviation > 0) || !(std::abs(options.mean) < 1e6f)) {
-    return absl::InvalidArgumentError(absl::StrCat("data.mean is ", options.mean,
-                                                   " and data.deviation ", options.deviation,
-                                                   "; the deviation must be above 0"));
-  }
   auto images = ReadIdx(images_path, kImagesMagic, "images");
   if (!images.ok()) return images.status();
   auto labels = ReadIdx(labels_path, kLabelsMagic, "labels");
@@ -217,7 +95,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadIdx(const std::string& images_path,
                                                      ", but data.classes is ", options.classes));
     }
   }
-  return std::make_unique<IdxDataset>(*std::move(images), std::move(labels->bytes), options);
+  const InputShape shape{images->dimensions[1], images->dimensions[2], 1};
+  const ImageOptions image_options{.means = {options.mean},
+                                   .deviations = {options.deviation},
+                                   .flip = options.flip,
+                                   .crop_padding = options.crop_padding};
+  if (auto s = CheckImageOptions(image_options, shape); !s.ok()) return s;
+  return std::make_unique<ImageDataset>(std::move(images->bytes), std::move(labels->bytes), shape,
+                                        options.classes, image_options);
 }
 
 }  // namespace foreshard

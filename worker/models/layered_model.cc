@@ -1,5 +1,6 @@
 #include "worker/models/layered_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -26,64 +27,83 @@ void VisitTensors(kernels::Layer& layer, Visit visit) {
   }
 }
 
-FirstValues He(uint64_t inputs) {
-  return {.deviation = std::sqrt(2.0 / static_cast<double>(std::max<uint64_t>(inputs, 1)))};
+FirstValues He(uint64_t fan) {
+  return {.deviation = std::sqrt(2.0 / static_cast<double>(std::max<uint64_t>(fan, 1)))};
 }
 
 }  // namespace
 
-LayerList::LayerList(InputShape input)
-    : input_{input.height, input.width, input.channels}, shape_(input_) {}
+LayerList::LayerList(InputShape input, Initialisation initialisation)
+    : input_{input.height, input.width, input.channels}, initialisation_(initialisation) {}
 
-uint64_t LayerList::Add(const std::string& name, std::vector<int64_t> shape, TensorKind kind,
-                        bool decayed, FirstValues first) {
+uint64_t LayerList::AddTensor(const std::string& name, std::vector<int64_t> shape, TensorKind kind,
+                              bool decayed, FirstValues first) {
   tensors_.push_back({{name, std::move(shape), kind, decayed}, first});
   return tensors_.size() - 1;
 }
 
 void LayerList::Append(const std::string& name, const kernels::Layer& layer) {
-  auto out = kernels::OutputShape(layer, shape_);
+  auto out = kernels::OutputShape(layer, shape(), shapes_);
   if (!out.ok() && status_.ok()) {
     status_ =
         absl::InvalidArgumentError(absl::StrCat("layer ", name, ": ", out.status().message()));
   }
-  shape_ = out.ok() ? *out : kernels::Shape{};
+  shapes_.push_back(out.ok() ? *out : kernels::Shape{});
   layers_.push_back(layer);
 }
 
-void LayerList::Convolution(const std::string& name, uint32_t filters) {
-  kernels::Convolution layer{.filters = filters};
-  const int64_t kernel = layer.kernel, channels = shape_.channels;
-  layer.weight = Add(name + ".weight", {filters, kernel, kernel, channels}, TensorKind::kTrainable,
-                     true, He(kernel * kernel * channels));
+void LayerList::Convolution(const std::string& name, uint32_t filters, uint32_t kernel,
+                            uint32_t stride) {
+  kernels::Convolution layer{
+      .filters = filters, .kernel = kernel, .stride = stride, .padding = kernel / 2};
+  const int64_t side = kernel, channels = shape().channels;
+  const uint64_t fan_in = uint64_t{kernel} * kernel * shape().channels;
+  const uint64_t fan_out = uint64_t{kernel} * kernel * filters;
+  layer.weight = AddTensor(name + ".weight", {filters, side, side, channels},
+                           TensorKind::kTrainable, true,
+                           He(initialisation_ == Initialisation::kHe ? fan_in : fan_out));
   Append(name, layer);
 }
 
 void LayerList::BatchNorm(const std::string& name) {
-  const int64_t channels = shape_.channels;
+  const int64_t channels = shape().channels;
   kernels::BatchNorm layer;
   const auto trainable = TensorKind::kTrainable, statistic = TensorKind::kStatistic;
-  layer.weight = Add(name + ".weight", {channels}, trainable, false, {.constant = 1});
-  layer.bias = Add(name + ".bias", {channels}, trainable, false, {.constant = 0});
-  layer.mean = Add(name + ".running_mean", {channels}, statistic, false, {.constant = 0});
-  layer.variance = Add(name + ".running_var", {channels}, statistic, false, {.constant = 1});
+  layer.weight = AddTensor(name + ".weight", {channels}, trainable, false, {.constant = 1});
+  layer.bias = AddTensor(name + ".bias", {channels}, trainable, false, {.constant = 0});
+  layer.mean = AddTensor(name + ".running_mean", {channels}, statistic, false, {.constant = 0});
+  layer.variance = AddTensor(name + ".running_var", {channels}, statistic, false, {.constant = 1});
   Append(name, layer);
 }
 
 void LayerList::Relu() { Append("relu", kernels::Relu{}); }
 
-void LayerList::MaxPool() { Append("pool", kernels::MaxPool{}); }
+void LayerList::MaxPool(const kernels::MaxPool& pool) { Append("pool", pool); }
+
+void LayerList::GlobalAveragePool() { Append("avgpool", kernels::GlobalAveragePool{}); }
 
 void LayerList::Dense(const std::string& name, uint32_t units, bool bias) {
   kernels::Dense layer{.units = units};
-  const uint64_t inputs = shape_.elements();
-  layer.weight = Add(name + ".weight", {units, static_cast<int64_t>(inputs)},
-                     TensorKind::kTrainable, true, He(inputs));
+  const uint64_t inputs = shape().elements();
+  const bool he = initialisation_ == Initialisation::kHe;
+  const double bound = 1 / std::sqrt(static_cast<double>(std::max<uint64_t>(inputs, 1)));
+  layer.weight = AddTensor(name + ".weight", {units, static_cast<int64_t>(inputs)},
+                           TensorKind::kTrainable, true,
+                           he ? He(inputs) : FirstValues{.bound = bound});
   if (bias) {
-    layer.bias = Add(name + ".bias", {units}, TensorKind::kTrainable, false, {.constant = 0});
+    layer.bias = AddTensor(name + ".bias", {units}, TensorKind::kTrainable, false,
+                           he ? FirstValues{.constant = 0} : FirstValues{.bound = bound});
   }
   Append(name, layer);
 }
+
+void LayerList::Subsample(uint32_t channels, uint32_t stride) {
+  Append("subsample", kernels::Subsample{.stride = stride, .channels = channels});
+}
+
+void LayerList::From(uint32_t layer) { Append("from", kernels::From{layer}); }
+
+void LayerList::AddFrom(uint32_t layer) { Append("add", kernels::AddFrom{layer}); }
 
 absl::StatusOr<std::unique_ptr<Model>> LayerList::Make(const std::string& model,
                                                        const ModelOptions& options,
@@ -134,7 +154,8 @@ void LayeredModel::InitialValues(uint64_t seed, float* vector) const {
         AsBytes(tensor.name));
     float* values = vector + schema_.offset(i);
     for (uint64_t j = 0; j < tensor.elements(); ++j) {
-      const double draw = first.deviation > 0 ? first.deviation * RandomNormal(seed, stream, j) : 0;
+      double draw = first.deviation > 0 ? first.deviation * RandomNormal(seed, stream, j) : 0;
+      if (first.bound > 0) draw = first.bound * (2 * RandomUniform(seed, stream, j) - 1);
       values[j] = static_cast<float>(first.constant + draw);
     }
   }

@@ -17,11 +17,22 @@
 
 namespace foreshard {
 
-// Every tensor's first values: a constant, or normal with mean 0 (He et al.,
-// arXiv 1502.01852: deviation sqrt(2 / inputs of one unit)).
+// Every tensor's first values: a constant, normal with mean 0, or uniform in
+// [-bound, bound).
 struct FirstValues {
   double constant = 0;
   double deviation = 0;
+  double bound = 0;
+};
+
+// Of weights and of biases of dense layers.
+enum class Initialisation : uint8_t {
+  // Normal, deviation sqrt(2 / inputs of one unit) (He et al., arXiv 1502.01852); biases 0.
+  kHe,
+  // As torchvision's residual networks: convolutions normal with deviation
+  // sqrt(2 / (filters * kernel^2)) (He et al. by outputs), dense layers with their biases
+  // uniform within 1 / sqrt(inputs).
+  kTorchvision,
 };
 
 // Made by LayerList::Make.
@@ -52,22 +63,33 @@ class LayeredModel : public Model {
   std::unique_ptr<kernels::Network> network_;
 };
 
-// Names are as PyTorch's: `name`.weight, .bias, .running_mean, .running_var.
-// Weights of convolutions and dense layers are decayed, nothing else is.
+// Names are as PyTorch's: `name`.weight, .bias, .running_mean, .running_var. Shapes are
+// too but for convolutions' weights, which are [out, height, width, in] here and
+// [out, in, height, width] there. Weights of convolutions and dense layers are decayed,
+// nothing else is.
 class LayerList {
  public:
-  explicit LayerList(InputShape input);
+  explicit LayerList(InputShape input, Initialisation initialisation = Initialisation::kHe);
 
-  // 3 x 3, padding 1, stride 1, no bias: a batch norm follows.
-  void Convolution(const std::string& name, uint32_t filters);
+  // kernel x kernel with padding kernel / 2, no bias: a batch norm follows.
+  void Convolution(const std::string& name, uint32_t filters, uint32_t kernel = 3,
+                   uint32_t stride = 1);
   void BatchNorm(const std::string& name);
   void Relu();
-  // 2 x 2, stride 2.
-  void MaxPool();
+  // 2 x 2, stride 2, where nothing else is said.
+  void MaxPool(const kernels::MaxPool& pool = {});
+  void GlobalAveragePool();
   void Dense(const std::string& name, uint32_t units, bool bias);
 
+  // Branches (kernels/device.h); `layer` is what last() said after an earlier layer.
+  void Subsample(uint32_t channels, uint32_t stride);
+  void From(uint32_t layer);
+  void AddFrom(uint32_t layer);
+
+  // Number of the last layer so far, of at least one.
+  uint32_t last() const { return static_cast<uint32_t>(layers_.size() - 1); }
   // Shape after the layers so far; empty where one did not fit.
-  const kernels::Shape& shape() const { return shape_; }
+  const kernels::Shape& shape() const { return shapes_.empty() ? input_ : shapes_.back(); }
 
   // INVALID_ARGUMENT names the layer that does not fit.
   absl::StatusOr<std::unique_ptr<Model>> Make(const std::string& model,
@@ -81,12 +103,14 @@ class LayerList {
   };
   // Adds a tensor and returns its place: its number, until Make turns the
   // numbers into positions in the vector.
-  uint64_t Add(const std::string& name, std::vector<int64_t> shape, TensorKind kind, bool decayed,
-               FirstValues first);
+  uint64_t AddTensor(const std::string& name, std::vector<int64_t> shape, TensorKind kind,
+                     bool decayed, FirstValues first);
   void Append(const std::string& name, const kernels::Layer& layer);
 
-  kernels::Shape input_, shape_;
+  kernels::Shape input_;
+  Initialisation initialisation_;
   std::vector<kernels::Layer> layers_;
+  std::vector<kernels::Shape> shapes_;  // after each layer
   std::vector<Tensor> tensors_;
   absl::Status status_;
 };

@@ -14,6 +14,18 @@ absl::StatusOr<std::unique_ptr<Model>> MakeMlp(const ModelOptions& options,
 // cnn.cc
 absl::StatusOr<std::unique_ptr<Model>> MakeCnn(const ModelOptions& options,
                                                kernels::Device& device);
+// resnet18.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeResnet18(const ModelOptions& options,
+                                                    kernels::Device& device);
+// resnet20.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeResnet20(const ModelOptions& options,
+                                                    kernels::Device& device);
+// resnet50.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeResnet50(const ModelOptions& options,
+                                                    kernels::Device& device);
+// wrn16_4.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeWrn16By4(const ModelOptions& options,
+                                                    kernels::Device& device);
 // quadratic.cc
 absl::StatusOr<std::unique_ptr<Model>> MakeQuadratic(const ModelOptions& options,
                                                      kernels::Device& device);

@@ -16,6 +16,10 @@ constexpr Entry kEntries[] = {
     {"mlp", MakeMlp},
     {"quadratic", MakeQuadratic},
     {"synthetic", MakeSynthetic},
+    {"resnet18", MakeResnet18},
+    {"resnet20", MakeResnet20},
+    {"resnet50", MakeResnet50},
+    {"wrn16_4", MakeWrn16By4},
 };
 
 }  // namespace
@@ -38,6 +42,10 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options,
     if (options.elements != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           prefix, "elements is ", options.elements, ", which only the models quadratic and synthetic have"));
+    }
+    if (!HasWidths(options.name) && (!options.widths.empty() || options.dense_units != 0)) {
+      return absl::InvalidArgumentError(
+          prefix + "has widths or dense_units, but all of its layers are given by its name");
     }
     if (options.classes < 2) {
       return absl::InvalidArgumentError(

@@ -41,6 +41,34 @@ TEST(JobSpec, EveryReadyJobLoadsUnderItsOwnName) {
   EXPECT_EQ(fingerprints.size(), jobs);
 }
 
+TEST(JobSpec, JobsOfTheDanaPaper) {
+  const auto load = [](const char* name) {
+    absl::StatusOr<v1::JobSpec> job = LoadJobSpec(absl::StrCat(kJobs, "/", name, ".textproto"), {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.value_or(v1::JobSpec());
+  };
+  const v1::JobSpec resnet = load("cifar10_resnet20_dana");
+  EXPECT_EQ(resnet.model().name(), "resnet20");
+  EXPECT_EQ(resnet.data().classes(), 10u);  // by default
+  EXPECT_EQ(resnet.data().train_files_size(), 5);
+  EXPECT_EQ(resnet.data().crop_padding(), 4u);
+  EXPECT_TRUE(resnet.data().flip());
+  EXPECT_EQ(resnet.training().batch_size(), 128u);
+  EXPECT_EQ(resnet.training().epochs(), 160u);
+  EXPECT_FLOAT_EQ(resnet.schedule().decay_factor(), 0.1f);
+  const v1::JobSpec wide = load("cifar100_wrn16_4_dana");
+  EXPECT_EQ(wide.model().name(), "wrn16_4");
+  EXPECT_EQ(wide.data().classes(), 100u);
+  EXPECT_EQ(wide.training().epochs(), 200u);
+  EXPECT_FLOAT_EQ(wide.update().weight_decay(), 5e-4f);
+  EXPECT_FLOAT_EQ(wide.schedule().decay_factor(), 0.2f);
+  for (const v1::JobSpec* job : {&resnet, &wide}) {
+    EXPECT_FLOAT_EQ(job->schedule().learning_rate(), 0.1f);
+    EXPECT_FLOAT_EQ(job->schedule().warmup_epochs(), 5);
+    EXPECT_FLOAT_EQ(job->update().momentum(), 0.9f);
+  }
+}
+
 TEST(JobSpec, FillsDefaultsIn) {
   const v1::JobSpec job = DefaultJob();
   EXPECT_EQ(job.training().micro_batches(), 1);
@@ -238,6 +266,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"mlp_dense", {"model.name=mlp", "model.dense_units=5"}, "model.dense_units"},
         BadCase{"format", {"data.format=csv"}, "choose one of: idx, synthetic"},
         BadCase{"no_file", {"data.train_labels="}, "data.train_labels"},
+        BadCase{"residual_widths", {"model.name=resnet20", "model.widths=8"}, "model.widths: set: the layers of resnet20 are given by its name"},
+        BadCase{"residual_dense", {"model.name=resnet20", "model.dense_units=8"}, "model.dense_units: set"},
+        BadCase{"cifar_idx_files", {"data.format=cifar10"}, "data.train_images: set: files of CIFAR are data.train_files and data.test_files"},
+        BadCase{"cifar_mean", {"data.format=cifar10"}, "data.mean: set: CIFAR has data.channel_means"},
+        BadCase{"cifar_no_files", {"data.format=cifar10"}, "data.test_files: missing: name the binary files"},
+        BadCase{"cifar_empty_file", {"data.format=cifar10", "data.train_files=a,"}, "data.train_files: '': name a file"},
+        BadCase{"cifar_classes", {"data.format=cifar100"}, "data.classes: 10: cifar100 has 100"},
+        BadCase{"cifar_means", {"data.format=cifar10", "data.channel_means=0.5"}, "data.channel_means: 1 numbers: give one each for red, green and blue"},
+        BadCase{"cifar_deviations", {"data.format=cifar10", "data.channel_deviations=1,0,1"}, "data.channel_deviations: 0: pixels are divided by it"},
+        BadCase{"cifar_examples", {"data.format=cifar10", "data.examples=5"}, "data.examples: set: the number of examples comes from the CIFAR files"},
+        BadCase{"idx_cifar_files", {"data.train_files=a"}, "data.train_files: set: only the formats cifar10 and cifar100 have it"},
+        BadCase{"idx_channels", {"data.channel_means=0.5"}, "data.channel_means: set: only the formats cifar10 and cifar100"},
+        BadCase{"crop", {"data.crop_padding=65"}, "data.crop_padding: 65: give a whole number from 0 to 64"},
         BadCase{"no_classes", {"data.classes="}, "data.classes: 0"},
         BadCase{"deviation", {"data.deviation=0"}, "data.deviation: 0"},
         BadCase{"examples", {"data.examples=5"}, "data.examples"},

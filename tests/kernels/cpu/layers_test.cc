@@ -38,8 +38,9 @@ Case MakeCase(Shape input, std::vector<Layer> layers, uint32_t batch_size, uint6
     return total - elements;
   };
   Shape shape = input;
+  std::vector<Shape> shapes;
   for (Layer& layer : c.spec.layers) {
-    const Shape out = OutputShape(layer, shape).value();
+    const Shape out = OutputShape(layer, shape, shapes).value();
     if (auto* conv = std::get_if<Convolution>(&layer)) {
       const uint64_t filter = uint64_t{conv->kernel} * conv->kernel * shape.channels;
       conv->weight = take(trainable, conv->filters * filter);
@@ -54,6 +55,7 @@ Case MakeCase(Shape input, std::vector<Layer> layers, uint32_t batch_size, uint6
       norm->variance = take(statistics, shape.channels);
     }
     shape = out;
+    shapes.push_back(out);
   }
   for (Layer& layer : c.spec.layers) {
     if (auto* norm = std::get_if<BatchNorm>(&layer)) {
@@ -190,6 +192,127 @@ INSTANTIATE_TEST_SUITE_P(
                 BatchNorm{}, Relu{}, Dense{.units = 4, .bias = kBias}}}),
     [](const auto& info) { return info.param.name; });
 
+// Convolutions of 16 and more filters have layouts of blocks; 16 channels in the middle of
+// 32 begin and end inside of blocks.
+INSTANTIATE_TEST_SUITE_P(
+    Residual, LayersTest,
+    testing::Values(
+        Shapes{"pool_padded",
+               {7, 6, 2},
+               {Convolution{.filters = 3}, MaxPool{.size = 3, .stride = 2, .padding = 1},
+                Dense{.units = 3}}},
+        Shapes{"pool_padded_blocks",
+               {8, 8, 1},
+               {Convolution{.filters = 16}, MaxPool{.size = 3, .stride = 2, .padding = 1},
+                Relu{}, Dense{.units = 3}}},
+        Shapes{"stem",
+               {14, 13, 3},
+               {Convolution{.filters = 4, .kernel = 7, .stride = 2, .padding = 3}, BatchNorm{},
+                Relu{}, MaxPool{.size = 3, .stride = 2, .padding = 1}, Dense{.units = 3}}},
+        Shapes{"convolution_1x1_stride",
+               {7, 6, 3},
+               {Convolution{.filters = 16}, BatchNorm{}, Relu{},
+                Convolution{.filters = 18, .kernel = 1, .stride = 2, .padding = 0},
+                Dense{.units = 3}}},
+        Shapes{"average",
+               {5, 6, 2},
+               {Convolution{.filters = 7, .bias = kBias}, Relu{}, GlobalAveragePool{},
+                Dense{.units = 3, .bias = kBias}}},
+        Shapes{"average_of_blocks",
+               {4, 4, 1},
+               {Convolution{.filters = 32}, BatchNorm{}, Relu{}, GlobalAveragePool{},
+                Dense{.units = 3}}},
+        Shapes{"average_first", {4, 5, 3}, {GlobalAveragePool{}, Dense{.units = 3}}},
+        Shapes{"average_of_one",
+               {1, 1, 5},
+               {Dense{.units = 6}, GlobalAveragePool{}, Dense{.units = 3}}},
+        Shapes{"subsample",
+               {6, 5, 2},
+               {Convolution{.filters = 3}, Subsample{.stride = 2, .channels = 8},
+                Dense{.units = 3}}},
+        Shapes{"subsample_blocks",
+               {5, 6, 1},
+               {Convolution{.filters = 16}, Subsample{.stride = 2, .channels = 32}, BatchNorm{},
+                Dense{.units = 2}}},
+        Shapes{"subsample_ends_of_blocks",
+               {5, 5, 1},
+               {Convolution{.filters = 19}, Subsample{.stride = 3, .channels = 45},
+                Dense{.units = 3}}},
+        Shapes{"subsample_first",
+               {5, 4, 3},
+               {Subsample{.stride = 2, .channels = 6}, Dense{.units = 3}}},
+        Shapes{"subsample_nothing",
+               {3, 3, 2},
+               {Convolution{.filters = 4}, Subsample{.stride = 1, .channels = 4},
+                Dense{.units = 3}}},
+        Shapes{"identity",
+               {4, 4, 2},
+               {Convolution{.filters = 5}, BatchNorm{}, Relu{}, Convolution{.filters = 5},
+                BatchNorm{}, Relu{}, Convolution{.filters = 5}, BatchNorm{}, AddFrom{2}, Relu{},
+                GlobalAveragePool{}, Dense{.units = 3, .bias = kBias}}},
+        Shapes{"projection",
+               {5, 6, 2},
+               {Convolution{.filters = 4}, BatchNorm{}, Relu{},
+                Convolution{.filters = 6, .stride = 2}, BatchNorm{}, Relu{},
+                Convolution{.filters = 6}, BatchNorm{}, From{2},
+                Convolution{.filters = 6, .kernel = 1, .stride = 2, .padding = 0}, BatchNorm{},
+                AddFrom{7}, Relu{}, GlobalAveragePool{}, Dense{.units = 3}}},
+        Shapes{"padded_shortcut",
+               {6, 6, 1},
+               {Convolution{.filters = 16}, BatchNorm{}, Relu{},
+                Convolution{.filters = 32, .kernel = 1, .stride = 2, .padding = 0}, BatchNorm{},
+                From{2}, Subsample{.stride = 2, .channels = 32}, AddFrom{4}, Relu{},
+                GlobalAveragePool{}, Dense{.units = 3}}},
+        Shapes{"pre_activation",
+               {5, 5, 2},
+               {Convolution{.filters = 4}, BatchNorm{}, Relu{},
+                Convolution{.filters = 6, .stride = 2}, BatchNorm{}, Relu{},
+                Convolution{.filters = 6}, From{2},
+                Convolution{.filters = 6, .kernel = 1, .stride = 2, .padding = 0}, AddFrom{6},
+                BatchNorm{}, Relu{}, Convolution{.filters = 6}, AddFrom{9}, BatchNorm{}, Relu{},
+                GlobalAveragePool{}, Dense{.units = 3}}},
+        // What a sum's parts have in common: their gradient, which one of them overwrites.
+        Shapes{"sum_of_relus",
+               {4, 4, 2},
+               {Convolution{.filters = 5, .bias = kBias}, Relu{},
+                Convolution{.filters = 5, .bias = kBias}, Relu{}, AddFrom{1}, Dense{.units = 3}}},
+        Shapes{"sum_of_itself",
+               {1, 1, 4},
+               {Dense{.units = 5, .bias = kBias}, AddFrom{0}, Dense{.units = 3}}},
+        Shapes{"sum_of_itself_relu",
+               {1, 1, 4},
+               {Dense{.units = 5, .bias = kBias}, Relu{}, AddFrom{1}, Relu{}, AddFrom{3},
+                Dense{.units = 3}}},
+        Shapes{"before_and_after_relu",
+               {4, 3, 2},
+               {Convolution{.filters = 5, .bias = kBias}, Relu{}, Convolution{.filters = 5},
+                AddFrom{0}, AddFrom{1}, Relu{}, Dense{.units = 3}}},
+        Shapes{"three_branches",
+               {4, 4, 2},
+               {Convolution{.filters = 5, .bias = kBias}, Convolution{.filters = 5}, From{0},
+                From{0}, Convolution{.filters = 5}, BatchNorm{}, Relu{}, From{0},
+                Convolution{.filters = 5}, AddFrom{1}, AddFrom{6}, AddFrom{0}, Dense{.units = 3}}},
+        Shapes{"sum_with_the_untrained",
+               {4, 4, 3},
+               {Relu{}, Convolution{.filters = 3}, AddFrom{0}, Relu{}, Dense{.units = 3}}},
+        // Batch norm leaves its input's plain layout, a convolution prefers blocks.
+        Shapes{"two_layouts",
+               {4, 4, 16},
+               {BatchNorm{}, Convolution{.filters = 16, .kernel = 1, .padding = 0}, AddFrom{0},
+                Relu{}, GlobalAveragePool{}, Dense{.units = 2}}}),
+    [](const auto& info) { return info.param.name; });
+
+// Two blocks, one with each kind of shortcut.
+Case BranchedNetwork(uint32_t batch_size = 6) {
+  return MakeCase({6, 6, 2},
+                  {Convolution{.filters = 16}, BatchNorm{}, Relu{}, Convolution{.filters = 16},
+                   BatchNorm{}, AddFrom{2}, Relu{}, Convolution{.filters = 32, .stride = 2},
+                   BatchNorm{}, Relu{}, Convolution{.filters = 32}, BatchNorm{}, From{6},
+                   Subsample{.stride = 2, .channels = 32}, AddFrom{11}, Relu{},
+                   GlobalAveragePool{}, Dense{.units = 4, .bias = kBias}},
+                  batch_size);
+}
+
 Case SmallNetwork(uint32_t batch_size = 6) {
   return MakeCase({6, 6, 2},
                   {Convolution{.filters = 5}, MaxPool{}, BatchNorm{}, Relu{}, Dense{.units = 9},
@@ -197,8 +320,13 @@ Case SmallNetwork(uint32_t batch_size = 6) {
                   batch_size);
 }
 
-TEST(NetworkTest, SameInputsGiveSameBits) {
-  const Case c = SmallNetwork();
+// Of a chain of layers and of branches.
+class NetworksTest : public testing::TestWithParam<Case (*)(uint32_t)> {};
+INSTANTIATE_TEST_SUITE_P(All, NetworksTest, testing::Values(SmallNetwork, BranchedNetwork),
+                         [](const auto& info) { return info.index == 0 ? "Chain" : "Branches"; });
+
+TEST_P(NetworksTest, SameInputsGiveSameBits) {
+  const Case c = GetParam()(6);
   auto device = MakeDevice("cpu").value();
   auto other_device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
@@ -216,9 +344,9 @@ TEST(NetworkTest, SameInputsGiveSameBits) {
   }
 }
 
-TEST(NetworkTest, ManySizesInAnyOrder) {
+TEST_P(NetworksTest, ManySizesInAnyOrder) {
   // More sizes than plans are kept, smallest first, so the arena grows often.
-  const Case c = SmallNetwork(16);
+  const Case c = GetParam()(16);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
   for (int round = 0; round < 2; ++round) {
@@ -232,8 +360,8 @@ TEST(NetworkTest, ManySizesInAnyOrder) {
   }
 }
 
-TEST(NetworkTest, StatisticsAloneAreThoseOfTraining) {
-  const Case c = SmallNetwork();
+TEST_P(NetworksTest, StatisticsAloneAreThoseOfTraining) {
+  const Case c = GetParam()(6);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
   const Output trained = Train(*network, c, c.Batch(5));
@@ -253,8 +381,8 @@ TEST(NetworkTest, OneValueHasNoVariance) {
   }
 }
 
-TEST(NetworkTest, WeightAndAccumulate) {
-  const Case c = SmallNetwork();
+TEST_P(NetworksTest, WeightAndAccumulate) {
+  const Case c = GetParam()(6);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
   const Output one = Train(*network, c, c.Batch(3));
@@ -295,8 +423,8 @@ TEST(NetworkTest, MicroBatchesMakeTheBatchWithoutBatchNorm) {
   ExpectNear(parts.gradient, whole.gradient, 1e-5, "gradient");
 }
 
-TEST(NetworkTest, ReadsNothingBeforeTheGateOpens) {
-  const Case c = SmallNetwork();
+TEST_P(NetworksTest, ReadsNothingBeforeTheGateOpens) {
+  const Case c = GetParam()(6);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
   const Output want = Train(*network, c, c.Batch(6));
@@ -325,8 +453,8 @@ TEST(NetworkTest, ReadsNothingBeforeTheGateOpens) {
   }
 }
 
-TEST(NetworkTest, AnErrorOfTheGateEndsTheStep) {
-  const Case c = SmallNetwork();
+TEST_P(NetworksTest, AnErrorOfTheGateEndsTheStep) {
+  const Case c = GetParam()(6);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
   const Output before = Train(*network, c, c.Batch(6));
@@ -352,8 +480,8 @@ TEST(NetworkTest, RunsFromAnyThread) {
   EXPECT_EQ(here.gradient, there.gradient);
 }
 
-TEST(NetworkTest, TwoThreadsComputeTheSame) {
-  const Case c = SmallNetwork();
+TEST_P(NetworksTest, TwoThreadsComputeTheSame) {
+  const Case c = GetParam()(6);
   auto device = MakeDevice("cpu", {.threads = 2}).value();
   auto network = device->MakeNetwork(c.spec).value();
   auto single = MakeDevice("cpu").value();

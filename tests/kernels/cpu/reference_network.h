@@ -76,11 +76,28 @@ inline std::vector<double> ReferenceLayer(const Layer& layer, uint64_t examples,
           for (uint64_t c = 0; c < out.channels; ++c) {
             double largest = -INFINITY;
             for (uint64_t kh = 0; kh < pool->size; ++kh)
-              for (uint64_t kw = 0; kw < pool->size; ++kw)
-                largest = std::max(largest,
-                                   x[at(in, n, h * pool->stride + kh, w * pool->stride + kw, c)]);
+              for (uint64_t kw = 0; kw < pool->size; ++kw) {
+                const int64_t ih = int64_t(h * pool->stride + kh) - pool->padding;
+                const int64_t iw = int64_t(w * pool->stride + kw) - pool->padding;
+                if (ih < 0 || iw < 0 || ih >= in.height || iw >= in.width) continue;
+                largest = std::max(largest, x[at(in, n, ih, iw, c)]);
+              }
             y[at(out, n, h, w, c)] = largest;
           }
+  } else if (std::holds_alternative<GlobalAveragePool>(layer)) {
+    const uint64_t positions = uint64_t{in.height} * in.width;
+    for (uint64_t n = 0; n < examples; ++n)
+      for (uint64_t i = 0; i < positions; ++i)
+        for (uint64_t c = 0; c < in.channels; ++c)
+          y[n * in.channels + c] += x[(n * positions + i) * in.channels + c] / double(positions);
+  } else if (const auto* subsample = std::get_if<Subsample>(&layer)) {
+    const uint64_t before = (out.channels - in.channels) / 2;
+    for (uint64_t n = 0; n < examples; ++n)
+      for (uint64_t h = 0; h < out.height; ++h)
+        for (uint64_t w = 0; w < out.width; ++w)
+          for (uint64_t c = 0; c < in.channels; ++c)
+            y[at(out, n, h, w, before + c)] =
+                x[at(in, n, h * subsample->stride, w * subsample->stride, c)];
   } else if (const auto* dense = std::get_if<Dense>(&layer)) {
     const uint64_t inputs = in.elements();
     for (uint64_t n = 0; n < examples; ++n)
@@ -102,11 +119,21 @@ inline ReferenceResult ReferenceForward(const NetworkSpec& spec, const BatchView
   result.statistics.resize(spec.elements - spec.trainable_elements);
   std::vector<double> x(batch.inputs, batch.inputs + batch.examples * spec.input.elements());
   Shape shape = spec.input;
+  std::vector<Shape> shapes;
+  std::vector<std::vector<double>> outputs;
   for (const Layer& layer : spec.layers) {
-    const Shape out = OutputShape(layer, shape).value();
-    x = ReferenceLayer(layer, batch.examples, shape, out, x, vector, training,
-                       spec.trainable_elements, result.statistics);
+    const Shape out = OutputShape(layer, shape, shapes).value();
+    if (const auto* from = std::get_if<From>(&layer)) {
+      x = outputs[from->layer];
+    } else if (const auto* add = std::get_if<AddFrom>(&layer)) {
+      for (size_t i = 0; i < x.size(); ++i) x[i] += outputs[add->layer][i];
+    } else {
+      x = ReferenceLayer(layer, batch.examples, shape, out, x, vector, training,
+                         spec.trainable_elements, result.statistics);
+    }
     shape = out;
+    shapes.push_back(shape);
+    outputs.push_back(x);
   }
   for (uint64_t n = 0; n < batch.examples; ++n) {
     const double* row = x.data() + n * shape.channels;

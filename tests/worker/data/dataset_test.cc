@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 namespace foreshard {
 namespace {
@@ -102,6 +104,60 @@ TEST_F(IdxTest, PlainAndGzippedAreTheSame) {
     EXPECT_EQ(batch.inputs.size(), 6u);
     EXPECT_EQ(batch.labels.size(), 1u);
   }
+}
+
+// Whether `to` is `from` (3 x 2, black around it) as seen from a place `down` and `right` of
+// its corner, mirrored or not.
+bool IsMoved(const float* from, const float* to, int down, int right, bool mirrored) {
+  for (int y = 0; y < 2; ++y) {
+    for (int x = 0; x < 3; ++x) {
+      const int row = y + down, column = (mirrored ? 2 - x : x) + right;
+      const bool inside = row >= 0 && row < 2 && column >= 0 && column < 3;
+      if (to[y * 3 + x] != (inside ? from[row * 3 + column] : -1.0f)) return false;
+    }
+  }
+  return true;
+}
+
+TEST_F(IdxTest, CropsFollowTheKeyAndReachEveryPlace) {
+  const std::string images = Write("i", Images()), labels = Write("l", Labels());
+  // Black pixels are (0 - 0.5) / 0.5.
+  const IdxOptions options{
+      .classes = 3, .mean = 0.5f, .deviation = 0.5f, .flip = true, .crop_padding = 1};
+  const auto data = LoadIdx(images, labels, options).value();
+  const std::vector<uint32_t> indices(400, 2);
+  Batch still, first, again, other;
+  data->Gather(indices, 0, &still);
+  data->Gather(indices, 7, &first);
+  data->Gather(indices, 7, &again);
+  data->Gather(indices, 8, &other);
+  EXPECT_EQ(first.inputs, again.inputs);
+  EXPECT_NE(first.inputs, other.inputs);
+  std::map<std::tuple<int, int, bool>, int> places;
+  for (int k = 0; k < 400; ++k) {
+    int found = 0;
+    for (int down : {-1, 0, 1}) {
+      for (int right : {-1, 0, 1}) {
+        for (bool mirrored : {false, true}) {
+          if (!IsMoved(still.inputs.data() + k * 6, first.inputs.data() + k * 6, down, right,
+                       mirrored)) {
+            continue;
+          }
+          ++found;
+          ++places[{down, right, mirrored}];
+        }
+      }
+    }
+    ASSERT_EQ(found, 1) << k;
+  }
+  EXPECT_EQ(places.size(), 18u);
+  for (const auto& [place, count] : places) {
+    EXPECT_GE(count, 6);  // 22 are expected
+    EXPECT_LE(count, 44);
+  }
+  const absl::Status wide = Problem(Images(), Labels(), {.classes = 3, .crop_padding = 2});
+  EXPECT_EQ(wide.code(), kInvalid);
+  EXPECT_THAT(std::string(wide.message()), HasSubstr("data.crop_padding is 2"));
 }
 
 TEST_F(IdxTest, FlipsFollowTheKey) {

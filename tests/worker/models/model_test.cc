@@ -137,6 +137,63 @@ TEST(SchemaTest, CnnNamesShapesAndDecay) {
   EXPECT_THAT(tensors[9].shape, ElementsAre(4, 6));
 }
 
+std::vector<std::string> Names(const Model& model, size_t first, size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = first; i < first + count; ++i) names.push_back(model.schema().tensors()[i].name);
+  return names;
+}
+
+const TensorSpec& Tensor(const Model& model, const std::string& name) {
+  for (const TensorSpec& tensor : model.schema().tensors()) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "no tensor " << name;
+  return model.schema().tensors()[0];
+}
+
+TEST(SchemaTest, Resnet20HasNoTensorsInItsShortcuts) {
+  Fixture f({.name = "resnet20", .input = {32, 32, 3}, .classes = 10, .batch_size = 1});
+  EXPECT_EQ(f.model->schema().trainable_elements(), 269722u);  // of the usual PyTorch one
+  EXPECT_THAT(Names(*f.model, 0, 10),
+              ElementsAre("conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
+                          "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight",
+                          "layer1.0.bn2.weight", "layer1.0.bn2.bias", "layer1.1.conv1.weight"));
+  EXPECT_EQ(f.model->schema().tensors().size(), 3 + 9 * 6 + 2 + 2 * 19u);
+  EXPECT_THAT(Tensor(*f.model, "layer2.0.conv1.weight").shape, ElementsAre(32, 3, 3, 16));
+  EXPECT_THAT(Tensor(*f.model, "fc.weight").shape, ElementsAre(10, 64));
+}
+
+TEST(SchemaTest, Resnet18AndResnet50AreTorchvisions) {
+  Fixture small({.name = "resnet18", .input = {32, 32, 3}, .classes = 10, .batch_size = 1});
+  // torchvision's with 10 classes less what a 7 x 7 first convolution has beyond a 3 x 3 one.
+  EXPECT_EQ(small.model->schema().trainable_elements(), 11181642u - 64 * 3 * (49 - 9));
+  EXPECT_THAT(Tensor(*small.model, "layer2.0.downsample.0.weight").shape,
+              ElementsAre(128, 1, 1, 64));
+  EXPECT_THAT(Tensor(*small.model, "layer4.0.downsample.1.running_var").shape, ElementsAre(512));
+
+  Fixture large({.name = "resnet50", .input = {224, 224, 3}, .classes = 1000, .batch_size = 1});
+  EXPECT_EQ(large.model->schema().trainable_elements(), 25557032u);
+  EXPECT_THAT(Tensor(*large.model, "conv1.weight").shape, ElementsAre(64, 7, 7, 3));
+  EXPECT_THAT(Names(*large.model, 3, 12),
+              ElementsAre("layer1.0.conv1.weight", "layer1.0.bn1.weight", "layer1.0.bn1.bias",
+                          "layer1.0.conv2.weight", "layer1.0.bn2.weight", "layer1.0.bn2.bias",
+                          "layer1.0.conv3.weight", "layer1.0.bn3.weight", "layer1.0.bn3.bias",
+                          "layer1.0.downsample.0.weight", "layer1.0.downsample.1.weight",
+                          "layer1.0.downsample.1.bias"));
+  EXPECT_THAT(Tensor(*large.model, "layer4.2.conv3.weight").shape, ElementsAre(2048, 1, 1, 512));
+}
+
+TEST(SchemaTest, Wrn16By4) {
+  Fixture f({.name = "wrn16_4", .input = {32, 32, 3}, .classes = 10, .batch_size = 1});
+  EXPECT_EQ(f.model->schema().trainable_elements(), 2748890u);  // 2.7 million in the paper
+  EXPECT_THAT(Names(*f.model, 0, 9),
+              ElementsAre("conv1.weight", "layer1.0.bn1.weight", "layer1.0.bn1.bias",
+                          "layer1.0.conv1.weight", "layer1.0.bn2.weight", "layer1.0.bn2.bias",
+                          "layer1.0.conv2.weight", "layer1.0.downsample.0.weight",
+                          "layer1.1.bn1.weight"));
+  EXPECT_THAT(Tensor(*f.model, "bn1.weight").shape, ElementsAre(256));
+}
+
 TEST(SchemaTest, DefaultsKeepTheScalesOfOneBitCheap) {
   ModelOptions options{.name = "cnn", .input = {28, 28, 1}, .classes = 10, .batch_size = 2};
   Fixture cnn(options);
@@ -182,6 +239,33 @@ TEST(InitialValuesTest, FollowSeedAndNameOnly) {
       const bool one = tensor.name.ends_with("running_var") ||
                        (tensor.name.starts_with("bn") && tensor.name.ends_with(".weight"));
       EXPECT_EQ(sum, one ? n : 0) << tensor.name;
+      EXPECT_EQ(squares, one ? n : 0) << tensor.name;
+    }
+  }
+}
+
+TEST(InitialValuesTest, ResidualNetworksBeginAsTorchvisions) {
+  Fixture f({.name = "resnet20", .input = {32, 32, 3}, .classes = 10, .batch_size = 1});
+  const Schema& schema = f.model->schema();
+  std::vector<float> values(schema.elements());
+  f.model->InitialValues(5, values.data());
+  for (size_t t = 0; t < schema.tensors().size(); ++t) {
+    const TensorSpec& tensor = schema.tensors()[t];
+    const double n = static_cast<double>(tensor.elements());
+    double squares = 0, largest = 0;
+    for (uint64_t i = 0; i < tensor.elements(); ++i) {
+      const double value = values[schema.offset(t) + i];
+      squares += value * value;
+      largest = std::max(largest, std::abs(value));
+    }
+    if (tensor.name.starts_with("fc")) {  // uniform within 1 / sqrt(64)
+      EXPECT_LE(largest, 0.125) << tensor.name;
+      EXPECT_GT(largest, 0.06) << tensor.name;
+    } else if (tensor.decayed) {  // variance 2 / (filters * 9), five deviations
+      const double variance = 2.0 / (9.0 * tensor.shape[0]);
+      EXPECT_NEAR(squares / n, variance, 5 * variance * std::sqrt(2 / n)) << tensor.name;
+    } else {
+      const bool one = tensor.name.ends_with("running_var") || tensor.name.ends_with(".weight");
       EXPECT_EQ(squares, one ? n : 0) << tensor.name;
     }
   }
@@ -371,6 +455,101 @@ TEST_P(LayeredModelTest, LearnsASmallSet) {
   const StepResult after = f.Step(batch);
   EXPECT_LT(after.loss_sum, 0.5 * before);
   EXPECT_GE(after.correct, 5u);
+}
+
+// Too many numbers for differences: forward is compared with the reference, gradients with
+// PyTorch's (tests/pytorch).
+class ResidualModelTest : public testing::TestWithParam<const char*> {
+ protected:
+  static ModelOptions Options() {
+    const bool deep = std::string(GetParam()) == "resnet50";  // halves an image five times
+    const uint32_t side = deep ? 32 : 8;
+    return {.name = GetParam(), .input = {side, side, 3}, .classes = 4,
+            .batch_size = deep ? 2u : 6u};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, ResidualModelTest,
+                         testing::Values("resnet18", "resnet20", "resnet50", "wrn16_4"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(ResidualModelTest, ForwardIsTheReferences) {
+  Fixture f(Options());
+  const kernels::NetworkSpec& spec = dynamic_cast<LayeredModel&>(*f.model).network_spec();
+  const uint64_t examples = f.options.batch_size;
+  const Batch batch = MakeBatch(f.options, examples);
+  const kernels::BatchView view{examples, batch.inputs.data(), batch.labels.data()};
+  const std::vector<double> vector(f.vector.begin(), f.vector.end());
+
+  const StepResult result = f.Step(batch);
+  const auto training = kernels::ReferenceForward(spec, view, vector, true);
+  EXPECT_NEAR(result.loss_sum, training.loss, 1e-3 * (1 + training.loss));
+  for (size_t i = 0; i < f.statistics.size(); ++i) {
+    ASSERT_NEAR(f.statistics[i], training.statistics[i],
+                1e-4 * (1 + std::abs(training.statistics[i])))
+        << i;
+  }
+  for (float value : f.gradient) ASSERT_TRUE(std::isfinite(value));
+
+  auto evaluated = f.model->Evaluate(batch, f.vector.data());
+  ASSERT_TRUE(evaluated.ok()) << evaluated.status();
+  const auto inference = kernels::ReferenceForward(spec, view, vector, false);
+  EXPECT_NEAR(evaluated->loss_sum, inference.loss, 1e-3 * (1 + inference.loss));
+  EXPECT_EQ(evaluated->correct, inference.correct);
+}
+
+TEST_P(ResidualModelTest, SameInputsGiveSameBits) {
+  Fixture f(Options()), again(Options());
+  const Batch batch = MakeBatch(f.options, f.options.batch_size);
+  EXPECT_EQ(f.Step(batch).loss_sum, again.Step(batch).loss_sum);
+  EXPECT_EQ(f.gradient, again.gradient);
+  EXPECT_EQ(f.statistics, again.statistics);
+  again.Step(MakeBatch(f.options, 1));
+  again.Step(batch);
+  EXPECT_EQ(f.gradient, again.gradient);
+}
+
+TEST_P(ResidualModelTest, AsksTheGateForEveryTensorOnce) {
+  Fixture f(Options());
+  RecordingGate gate;
+  ASSERT_TRUE(f.model
+                  ->ForwardBackward(MakeBatch(f.options, 2), f.vector.data(), gate, 1, false,
+                                    f.gradient.data(), f.statistics.data())
+                  .ok());
+  std::vector<std::pair<uint64_t, uint64_t>> want;
+  const Schema& schema = f.model->schema();
+  for (size_t t = 0; t < schema.tensors().size(); ++t) {
+    if (schema.tensors()[t].kind == TensorKind::kTrainable) {
+      want.emplace_back(schema.offset(t), schema.tensors()[t].elements());
+    }
+  }
+  EXPECT_EQ(gate.asked, want);  // in the order of the forward pass
+}
+
+TEST(ResidualModelsTest, RefuseWidths) {
+  auto device = kernels::MakeDevice("cpu").value();
+  for (const char* name : {"resnet18", "resnet20", "resnet50", "wrn16_4"}) {
+    ModelOptions options = TinyOptions(name);
+    options.widths = {3};
+    EXPECT_THAT(std::string(MakeModel(options, *device).status().message()),
+                HasSubstr("given by its name"));
+    options.widths.clear();
+    options.dense_units = 3;
+    EXPECT_EQ(MakeModel(options, *device).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(Resnet20Test, LearnsASmallSet) {
+  Fixture f({.name = "resnet20", .input = {8, 8, 3}, .classes = 4, .batch_size = 6});
+  f.model->InitialValues(3, f.vector.data());
+  const Batch batch = MakeBatch(f.options, 6);
+  const double before = f.Step(batch).loss_sum;
+  for (int step = 0; step < 60; ++step) {
+    f.Step(batch);
+    for (size_t i = 0; i < f.gradient.size(); ++i) f.vector[i] -= 0.05f * f.gradient[i];
+  }
+  const StepResult after = f.Step(batch);
+  EXPECT_LT(after.loss_sum, 0.2 * before);
+  EXPECT_EQ(after.correct, 6u);
 }
 
 TEST(CnnTest, DeeperThanTheImageStopsPooling) {

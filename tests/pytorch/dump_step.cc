@@ -1,0 +1,123 @@
+// One training step of a model, written down for another framework: weights and batch that
+// it began with, loss, gradient and statistics that came of it.
+//
+//   dump_step --model resnet20 --shape 32,32,3 --batch 8 --out FOLDER
+//
+// FOLDER/step.json names what lies in the raw little-endian files beside it: inputs.f32
+// [examples, height, width, channels], labels.i32, and vector.f32, gradient.f32 and
+// statistics.f32 with the tensors at the offsets that it gives.
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "common/core/random.h"
+#include "kernels/device.h"
+#include "nlohmann/json.hpp"
+#include "worker/models/model.h"
+
+namespace foreshard {
+namespace {
+
+struct Flags {
+  ModelOptions model;
+  std::vector<uint32_t> shape = {32, 32, 3};
+  std::string device = "cpu", out;
+  uint64_t seed = 1;
+};
+
+template <typename Value>
+bool Write(const std::string& path, const std::vector<Value>& values) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(Value)));
+  return file.good();
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "dump_step: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+Batch MakeBatch(const Flags& flags) {
+  Batch batch{.examples = flags.model.batch_size};
+  for (uint64_t i = 0; i < batch.examples * flags.model.input.elements(); ++i) {
+    batch.inputs.push_back(static_cast<float>(RandomNormal(flags.seed, 1, i)));
+  }
+  for (uint64_t i = 0; i < batch.examples; ++i) {
+    batch.labels.push_back(
+        static_cast<int32_t>(RandomBits(flags.seed, 2, i) % flags.model.classes));
+  }
+  return batch;
+}
+
+int Dump(const Flags& flags) {
+  auto device = kernels::MakeDevice(flags.device);
+  if (!device.ok()) return Fail(device.status());
+  auto model = MakeModel(flags.model, **device);
+  if (!model.ok()) return Fail(model.status());
+  const Schema& schema = (*model)->schema();
+  std::vector<float> vector(schema.elements()), gradient(schema.trainable_elements());
+  std::vector<float> statistics(schema.statistic_elements());
+  (*model)->InitialValues(flags.seed, vector.data());
+  // In general position: no weight of a batch norm is 1, no bias and no mean 0.
+  for (uint64_t i = 0; i < vector.size(); ++i) {
+    vector[i] += 0.1f * static_cast<float>(RandomUniform(flags.seed, 3, i));
+  }
+  const Batch batch = MakeBatch(flags);
+  OpenGate gate;
+  auto step = (*model)->ForwardBackward(batch, vector.data(), gate, 1, false, gradient.data(),
+                                        statistics.data());
+  if (!step.ok()) return Fail(step.status());
+  auto evaluation = (*model)->Evaluate(batch, vector.data());
+  if (!evaluation.ok()) return Fail(evaluation.status());
+
+  nlohmann::ordered_json json;
+  const auto examples = static_cast<double>(batch.examples);
+  json["model"] = flags.model.name;
+  json["device"] = (*device)->description();
+  json["classes"] = flags.model.classes;
+  json["examples"] = batch.examples;
+  json["shape"] = flags.shape;
+  json["loss"] = step->loss_sum / examples;
+  json["correct"] = step->correct;
+  json["evaluation_loss"] = evaluation->loss_sum / examples;
+  json["tensors"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < schema.tensors().size(); ++i) {
+    const TensorSpec& tensor = schema.tensors()[i];
+    json["tensors"].push_back({{"name", tensor.name},
+                               {"shape", tensor.shape},
+                               {"trainable", tensor.kind == TensorKind::kTrainable},
+                               {"offset", schema.offset(i)}});
+  }
+  const std::string folder = flags.out + "/";
+  std::ofstream text(folder + "step.json");
+  text << json.dump(1) << "\n";
+  if (!text.good() || !Write(folder + "inputs.f32", batch.inputs) ||
+      !Write(folder + "labels.i32", batch.labels) || !Write(folder + "vector.f32", vector) ||
+      !Write(folder + "gradient.f32", gradient) || !Write(folder + "statistics.f32", statistics)) {
+    return Fail(absl::InternalError(folder + ": cannot be written to"));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace foreshard
+
+int main(int argc, char** argv) {
+  foreshard::Flags flags;
+  flags.model.classes = 10;
+  flags.model.batch_size = 8;
+  CLI::App app("One training step of a model, written down for another framework");
+  app.add_option("--model", flags.model.name)->required();
+  app.add_option("--shape", flags.shape, "height,width,channels")->delimiter(',')->expected(3);
+  app.add_option("--classes", flags.model.classes);
+  app.add_option("--batch", flags.model.batch_size);
+  app.add_option("--seed", flags.seed);
+  app.add_option("--device", flags.device, "auto, cpu or cuda[:n]");
+  app.add_option("--out", flags.out, "an existing folder")->required();
+  CLI11_PARSE(app, argc, argv);
+  flags.model.input = {flags.shape[0], flags.shape[1], flags.shape[2]};
+  return foreshard::Dump(flags);
+}
