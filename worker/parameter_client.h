@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/net/credentials.h"
 #include "common/core/schedule.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
@@ -66,6 +67,7 @@ struct Traffic {
 
 struct ParameterClientOptions {
   std::vector<std::string> servers;  // "host:port", in shard order
+  Credentials credentials;
   Schema schema;
   ShardPlan plan;
   Schedule schedule;  // the rate at which the server will apply a push
