@@ -57,7 +57,8 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
   const std::string expected_;
 };
 
-// Plain text with a metadata processor, which grpc::InsecureServerCredentials do not take.
+// Plain text with a metadata processor: grpc::InsecureServerCredentials abort where they are
+// given one.
 class PlainServerCredentials final : public grpc::ServerCredentials {
  public:
   void SetAuthMetadataProcessor(
@@ -250,10 +251,12 @@ std::shared_ptr<grpc::ServerCredentials> Credentials::Server() const {
     options.watch_identity_key_cert_pairs();
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     server = grpc::experimental::TlsServerCredentials(options);
+  } else if (state_ == nullptr || state_->token.empty()) {
+    return grpc::InsecureServerCredentials();
   } else {
     server = std::make_shared<PlainServerCredentials>();
   }
-  if (state_ != nullptr && !state_->token.empty()) {
+  if (!state_->token.empty()) {
     server->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(state_->token));
   }
   return server;

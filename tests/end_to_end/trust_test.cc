@@ -186,6 +186,16 @@ TEST_F(TrustTest, RunTakesTheSameFlags) {
   EXPECT_FALSE(std::filesystem::exists(Path("refused")));
 }
 
+TEST_F(TrustTest, BenchMeasuresExchangesOverTlsToo) {
+  const Ended ended = RunForeshard(With({"bench", "exchange", "--quick", "--seconds", "0.01"},
+                                        Flags(Files("fleet", "alpha"))));
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  for (const char* line : {"exchange/roundtrip/1KiB/tls", "exchange/fp32/4MiB/tls",
+                           "exchange/one_bit_both_ways/4MiB/tls"}) {
+    EXPECT_THAT(ended.output, HasSubstr(line));
+  }
+}
+
 TEST_F(TrustTest, StrangersAreRefusedWithTheReason) {
   const std::string job = WriteJob({"training.epochs=100000", "timeouts.connect_seconds=2"});
   const CredentialFiles ours = Files("fleet", "gamma"), theirs = Files("strangers", "gamma");
