@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/core/exit_code.h"
+#include "common/net/credential_flags.h"
 #include "common/net/job_flags.h"
 #include "common/net/logging.h"
 #include "common/net/process.h"
@@ -90,6 +91,8 @@ int Main(int argc, char** argv) {
   CLI::App app("Serves one shard of a job's parameters to its workers.", "foreshard-server");
   JobFlags job_flags;
   job_flags.AddTo(app);
+  CredentialFlags credential_flags;
+  credential_flags.AddTo(app);
   std::string shard_text = "0", metrics = "127.0.0.1:0", ready_file, advertise, arrivals_file;
   ShardServerOptions options;
   options.listen = "127.0.0.1:50051";
@@ -102,8 +105,6 @@ int Main(int argc, char** argv) {
   app.add_option("--metrics-listen", metrics,
                  "Address of /metrics for Prometheus; port 0: any; empty: none")
       ->capture_default_str();
-  app.add_flag("--insecure", options.insecure,
-               "Allow addresses other than loopback, without encryption");
   app.add_option("--ready-file", ready_file,
                  "Write address, metrics_address and pid to this file, as JSON, once listening");
   app.add_option("--record-arrivals", arrivals_file,
@@ -131,6 +132,9 @@ int Main(int argc, char** argv) {
   options.job = *std::move(job);
   options.shard = *shard;
   options.metrics_listen = metrics;
+  const absl::StatusOr<Credentials> credentials = credential_flags.Load(TlsSide::kServer);
+  if (!credentials.ok()) return Report(credentials.status());
+  options.credentials = *credentials;
 
   std::unique_ptr<ArrivalRecorder> arrivals;  // ends after the server
   if (!arrivals_file.empty()) {
@@ -155,6 +159,7 @@ int Main(int argc, char** argv) {
       advertise.empty() ? ReachableAddress((*server)->address()) : advertise;
   LOG(INFO) << "job '" << options.job.name() << "', shard " << *shard << " of "
             << options.job.servers().shards() << ": listening on " << (*server)->address()
+            << " (" << credentials->Describe() << ")"
             << (advertise.empty() ? "" : ", known as " + advertise)
             << (metrics.empty() ? "" : ", metrics on " + (*server)->metrics_address());
   if (!ready_file.empty()) {

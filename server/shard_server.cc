@@ -51,7 +51,7 @@ class GrpcShardServer final : public ShardServer {
                                      kHeaderRoomBytes,
                                  kMaxMessageBytes)));
     int port = 0;
-    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(options.listen, options.credentials.Server(), &port);
     builder.RegisterService(&parameters_);
     builder.RegisterService(&leading_);
     builder.RegisterService(&admin_);
@@ -199,11 +199,11 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
         absl::StrCat("shard ", options.shard, ": the job has ", options.job.servers().shards(),
                      " (servers.shards), counted from 0"));
   }
-  if (absl::Status status = CheckBindAddress(options.listen, options.insecure); !status.ok()) {
+  if (absl::Status status = options.credentials.CheckListen(options.listen); !status.ok()) {
     return status;
   }
   if (!options.metrics_listen.empty()) {
-    if (absl::Status status = CheckBindAddress(options.metrics_listen, options.insecure);
+    if (absl::Status status = CheckBindAddress(options.metrics_listen, options.credentials.insecure());
         !status.ok()) {
       return status;
     }

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/net/credentials.h"
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/job.pb.h"
 #include "server/event_sink.h"
@@ -24,7 +25,7 @@ struct ShardServerOptions {
   v1::JobSpec job;  // as LoadJobSpec gives it
   uint32_t shard = 0;
   std::string listen = "127.0.0.1:0";  // port 0: any that is free
-  bool insecure = false;               // allows addresses other than loopback
+  Credentials credentials;             // of all calls; also where it may listen
   std::string metrics_listen;          // empty: no metrics endpoint
   EventSink* events = nullptr;         // outlives the server; may be null
   uint32_t apply_threads = 0;          // 0: as many as there are cores

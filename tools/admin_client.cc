@@ -19,29 +19,38 @@ struct Call {
   grpc::Status status;
 };
 
-absl::Status Named(const std::string& address, const grpc::Status& status) {
-  const absl::Status plain = FromGrpc(status);
-  if (plain.ok()) return plain;
-  absl::string_view remedy;
-  if (absl::IsUnavailable(plain) || absl::IsDeadlineExceeded(plain)) {
-    remedy = "; is foreshard-server running there, and is this its --listen address?";
-  } else if (absl::IsUnimplemented(plain)) {
-    remedy = "; whatever listens there is no foreshard-server (its metrics port, perhaps?)";
-  }
-  return absl::Status(plain.code(),
-                      absl::StrCat("server ", address, ": ", plain.message(), remedy));
-}
-
 std::chrono::system_clock::time_point Deadline(absl::Duration timeout) {
   return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
 }
 
 }  // namespace
 
-AdminClient::AdminClient(std::vector<std::string> addresses) : addresses_(std::move(addresses)) {
+AdminClient::AdminClient(std::vector<std::string> addresses, Credentials credentials)
+    : addresses_(std::move(addresses)), credentials_(std::move(credentials)) {
   for (const std::string& address : addresses_) {
-    stubs_.push_back(v1::Admin::NewStub(MakeChannel(address)));
+    stubs_.push_back(v1::Admin::NewStub(MakeChannel(address, credentials_)));
   }
+}
+
+absl::Status AdminClient::Named(size_t server, const grpc::Status& status) const {
+  const absl::Status plain = FromGrpc(status);
+  if (plain.ok()) return plain;
+  const std::string& address = addresses_[server];
+  std::string remedy;
+  if (absl::IsUnavailable(plain)) {
+    if (const std::string why = credentials_.Explain(address); !why.empty()) {
+      remedy = absl::StrCat(": ", why);
+    }
+  }
+  if (!remedy.empty()) {
+    // Said already.
+  } else if (absl::IsUnavailable(plain) || absl::IsDeadlineExceeded(plain)) {
+    remedy = "; is foreshard-server running there, and is this its --listen address?";
+  } else if (absl::IsUnimplemented(plain)) {
+    remedy = "; whatever listens there is no foreshard-server (its metrics port, perhaps?)";
+  }
+  return absl::Status(plain.code(),
+                      absl::StrCat("server ", address, ": ", plain.message(), remedy));
 }
 
 std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Duration timeout) {
@@ -61,7 +70,7 @@ std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Durati
     if (calls[i].status.ok()) {
       replies.emplace_back(std::move(calls[i].reply));
     } else {
-      replies.emplace_back(Named(addresses_[i], calls[i].status));
+      replies.emplace_back(Named(i, calls[i].status));
     }
   }
   return replies;
@@ -83,7 +92,7 @@ std::vector<absl::Status> AdminClient::Stop(const std::string& reason, bool exit
   }
   pending->Wait();
   std::vector<absl::Status> statuses;
-  for (size_t i = 0; i < calls.size(); ++i) statuses.push_back(Named(addresses_[i], calls[i].status));
+  for (size_t i = 0; i < calls.size(); ++i) statuses.push_back(Named(i, calls[i].status));
   return statuses;
 }
 

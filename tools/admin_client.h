@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/net/credentials.h"
 #include "foreshard/v1/admin.grpc.pb.h"
 
 namespace foreshard {
@@ -18,7 +19,7 @@ namespace foreshard {
 // Thread-safe. Channels connect lazily and again after a failure.
 class AdminClient {
  public:
-  explicit AdminClient(std::vector<std::string> addresses);
+  explicit AdminClient(std::vector<std::string> addresses, Credentials credentials = {});
 
   const std::vector<std::string>& addresses() const { return addresses_; }
 
@@ -32,7 +33,10 @@ class AdminClient {
                                  absl::Duration timeout);
 
  private:
+  absl::Status Named(size_t server, const grpc::Status& status) const;
+
   std::vector<std::string> addresses_;
+  Credentials credentials_;
   std::vector<std::unique_ptr<v1::Admin::Stub>> stubs_;
 };
 

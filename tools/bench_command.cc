@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/core/exit_code.h"
+#include "common/net/credential_flags.h"
 #include "glog/logging.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/table.h"
@@ -19,6 +20,7 @@ namespace {
 struct BenchFlags {
   std::string what;
   std::string json;
+  CredentialFlags credentials;
   bench::BenchOptions options;
 };
 
@@ -84,9 +86,13 @@ void AddBenchCommand(CLI::App& program, int* exit_code) {
       ->check(NumberAboveZero())
       ->capture_default_str();
   bench->add_flag("--quick", flags->options.quick, "Smallest sizes only");
+  flags->credentials.AddTo(*bench);
   bench->footer("A ratio above 1 is better than the limit. Exit status: 0 done, 1 failed, "
                 "2 bad arguments.");
-  bench->callback([flags, exit_code] { *exit_code = Bench(*flags); });
+  bench->callback([flags, exit_code] {
+    flags->options.credentials = flags->credentials.files;
+    *exit_code = Bench(*flags);
+  });
 }
 
 }  // namespace foreshard

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/core/batch_trace.h"
 #include "common/core/exit_code.h"
+#include "common/net/credential_flags.h"
 #include "common/net/job_spec.h"
 #include "tools/commands.h"
 #include "tools/files.h"
@@ -33,6 +34,7 @@ struct RunFlags {
   bool no_evaluator = false;
   std::string results;
   std::string device = "auto";
+  CredentialFlags credentials;
 };
 
 // The default job in the current folder, or in the tree the program was built in.
@@ -81,6 +83,7 @@ int Run(const RunFlags& flags) {
   options.workers = flags.workers > 0 ? flags.workers : job->training().workers();
   options.evaluator = !flags.no_evaluator;
   options.device = flags.device;
+  options.credentials = flags.credentials;
   if (options.workers > job->training().max_workers()) {
     return Fail("run", absl::InvalidArgumentError(absl::StrCat(
                            "--workers: ", options.workers, ": the job has room for ",
@@ -147,6 +150,7 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
       ->type_name("DIR");
   run->add_option("--device", flags->device, "Of workers and evaluator: auto, cpu or cuda[:n]")
       ->capture_default_str();
+  flags->credentials.AddTo(*run);
   run->footer("Writes DIR/results.json, DIR/report.html, DIR/job.textproto and DIR/logs/. Ctrl-C "
               "ends all of it. Exit status: 0 done, 1 failed, 2 bad configuration, 3 device lost, "
               "4 fenced, 130 interrupted.");

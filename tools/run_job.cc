@@ -50,6 +50,13 @@ constexpr absl::Duration kSilence = absl::Seconds(15);
 
 constexpr char kInterrupted[] = "interrupted";
 
+// Of every daemon.
+std::vector<std::string> DaemonArguments(const RunOptions& options) {
+  std::vector<std::string> arguments = options.credentials.Arguments();
+  arguments.push_back(absl::StrCat("--job=", options.folder, "/job.textproto"));
+  return arguments;
+}
+
 class Launcher {
  public:
   Launcher(const v1::JobSpec& job, const RunOptions& options)
@@ -58,10 +65,16 @@ class Launcher {
         logs_(absl::StrCat(options.folder, "/logs")),
         fleet_({.programs = options.programs,
                 .folder = logs_,
-                .job = {absl::StrCat("--job=", options.folder, "/job.textproto")}}),
+                .job = DaemonArguments(options)}),
         display_(stdout, job) {}
 
   int Run() {
+    absl::StatusOr<Credentials> credentials = options_.credentials.Load(TlsSide::kBoth);
+    if (!credentials.ok()) {
+      Error(credentials.status().message());
+      return ExitCodeFor(credentials.status());
+    }
+    credentials_ = *std::move(credentials);
     if (absl::Status status = Prepare(); !status.ok()) {
       // Whatever the folder is, it is no contradiction in the job.
       Error(status.message());
@@ -146,7 +159,7 @@ class Launcher {
         return status;
       }
     }
-    admin_.emplace(addresses_);
+    admin_.emplace(addresses_, credentials_);
     silent_since_.assign(addresses_.size(), absl::InfiniteFuture());
     next_notice_.assign(addresses_.size(), absl::InfiniteFuture());
     return absl::OkStatus();
@@ -406,6 +419,7 @@ class Launcher {
   Interrupt interrupt_;
   Fleet fleet_;
   ProgressDisplay display_;
+  Credentials credentials_;
   std::optional<AdminClient> admin_;
   std::vector<std::string> addresses_;
   std::vector<absl::Time> silent_since_;  // by server

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/net/credential_flags.h"
 #include "foreshard/v1/job.pb.h"
 
 namespace foreshard {
@@ -25,6 +26,7 @@ struct RunOptions {
   std::string pace;     // trace that all workers follow; empty: none
   bool record = false;  // leaves batches.csv and arrivals-SHARD.csv in the folder
   std::string device = "auto";
+  CredentialFlags credentials;  // all programs' alike
 };
 
 // "0=1,3=2.5" (worker=factor) or "1,1,2" (by worker): one factor a worker.
@@ -35,7 +37,8 @@ absl::StatusOr<std::vector<double>> ParseSlowdowns(const std::string& text, uint
 // Runs a loaded job to its end and returns the exit status of `foreshard run`.
 // Progress and the summary go to stdout, what went wrong to stderr. On Ctrl-C,
 // SIGTERM and a terminal's hang-up everything is ended, results are still written
-// (completed: false), and the status is 130. Call it on the main thread.
+// (completed: false), and the status is 130. Credentials that cannot be loaded: 2, before
+// anything is started. Call it on the main thread.
 int RunJob(const v1::JobSpec& job, const RunOptions& options);
 
 }  // namespace foreshard

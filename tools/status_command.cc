@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/core/exit_code.h"
 #include "common/net/channel.h"
+#include "common/net/credential_flags.h"
 #include "tools/admin_client.h"
 #include "tools/commands.h"
 #include "tools/message_json.h"
@@ -20,6 +21,7 @@ namespace {
 
 struct StatusFlags {
   std::string servers;
+  CredentialFlags credentials;
   bool json = false;
   double timeout_seconds = 5;
 };
@@ -43,7 +45,12 @@ nlohmann::ordered_json AsJson(const std::vector<std::string>& addresses,
 int Status(const StatusFlags& flags) {
   absl::StatusOr<std::vector<std::string>> addresses = ParseAddresses(flags.servers);
   if (!addresses.ok()) return Fail("status", addresses.status());
-  AdminClient admin(*addresses);
+  const absl::StatusOr<Credentials> credentials = flags.credentials.Load(TlsSide::kClient);
+  if (!credentials.ok()) return Fail("status", credentials.status());
+  if (absl::Status calls = credentials->CheckCall(*addresses); !calls.ok()) {
+    return Fail("status", calls);
+  }
+  AdminClient admin(*addresses, *credentials);
   const std::vector<absl::StatusOr<v1::StatusReply>> replies =
       admin.GetStatus(absl::Seconds(flags.timeout_seconds));
   if (flags.json) {
@@ -76,6 +83,7 @@ void AddStatusCommand(CLI::App& program, int* exit_code) {
   status->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
       ->check(NumberAboveZero())
       ->capture_default_str();
+  flags->credentials.AddTo(*status);
   status->footer("Exit status: 0 all servers answered, 1 one did not, 2 bad arguments.");
   status->callback([flags, exit_code] { *exit_code = Status(*flags); });
 }

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/core/exit_code.h"
 #include "common/net/channel.h"
+#include "common/net/credential_flags.h"
 #include "tools/admin_client.h"
 #include "tools/commands.h"
 
@@ -23,6 +24,7 @@ constexpr absl::Duration kLastLook = absl::Milliseconds(2500);
 
 struct StopFlags {
   std::string servers;
+  CredentialFlags credentials;
   std::string reason = "stopped by foreshard stop";
   double grace_seconds = 20;
   double timeout_seconds = 5;
@@ -42,7 +44,12 @@ int WorkersTraining(AdminClient& admin, absl::Duration timeout) {
 int Stop(const StopFlags& flags) {
   absl::StatusOr<std::vector<std::string>> addresses = ParseAddresses(flags.servers);
   if (!addresses.ok()) return Fail("stop", addresses.status());
-  AdminClient admin(*addresses);
+  const absl::StatusOr<Credentials> credentials = flags.credentials.Load(TlsSide::kClient);
+  if (!credentials.ok()) return Fail("stop", credentials.status());
+  if (absl::Status calls = credentials->CheckCall(*addresses); !calls.ok()) {
+    return Fail("stop", calls);
+  }
+  AdminClient admin(*addresses, *credentials);
   const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
 
   // First the job, so that workers hear of it from the lead; then the processes.
@@ -95,6 +102,7 @@ void AddStopCommand(CLI::App& program, int* exit_code) {
   stop->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
       ->check(NumberAboveZero())
       ->capture_default_str();
+  flags->credentials.AddTo(*stop);
   stop->footer("Exit status: 0 all servers are ending, 1 one did not answer, 2 bad arguments.");
   stop->callback([flags, exit_code] { *exit_code = Stop(*flags); });
 }

@@ -21,8 +21,9 @@ class LeadReports {
  public:
   explicit LeadReports(const EvaluatorRun& run)
       : run_(run),
-        stub_(v1::Lead::NewStub(MakeChannel(run.lead))),
-        patience_(ServerName(0, run.lead), absl::Seconds(run.connect_seconds)) {}
+        stub_(v1::Lead::NewStub(MakeChannel(run.lead, run.credentials))),
+        patience_(ServerName(0, run.lead), absl::Seconds(run.connect_seconds),
+                  run.credentials.Explainer(run.lead)) {}
 
   absl::StatusOr<v1::ReportReply> Report(const std::vector<v1::Evaluation>& evaluations) {
     v1::ReportRequest request;

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/net/credentials.h"
 #include "common/net/metrics.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "worker/data/dataset.h"
@@ -55,6 +56,7 @@ class Evaluator {
 
 struct EvaluatorRun {
   std::string lead;  // address of server 0
+  Credentials credentials;
   v1::Contract contract;  // tells the lead that this is an evaluator of its job
   uint32_t interval_epochs = 1;
   uint64_t examples = 0;      // of the test set while the job runs; 0: all

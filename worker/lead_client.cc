@@ -35,9 +35,10 @@ constexpr std::chrono::seconds kLeaveDeadline{3};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LeadClient>> LeadClient::Register(const LeadClientOptions& options) {
-  auto stub = v1::Lead::NewStub(MakeChannel(options.address));
+  auto stub = v1::Lead::NewStub(MakeChannel(options.address, options.credentials));
   const absl::Duration limit = absl::Seconds(options.connect_seconds);
-  Patience patience(ServerName(0, options.address), limit);
+  Patience patience(ServerName(0, options.address), limit,
+                    options.credentials.Explainer(options.address));
   v1::RegisterReply reply;
   const absl::Status status =
       CallPatiently(
@@ -54,7 +55,8 @@ LeadClient::LeadClient(const LeadClientOptions& options, std::unique_ptr<v1::Lea
     : options_(options),
       stub_(std::move(stub)),
       registration_(registration),
-      patience_(ServerName(0, options.address), absl::Seconds(options.connect_seconds)) {
+      patience_(ServerName(0, options.address), absl::Seconds(options.connect_seconds),
+                options.credentials.Explainer(options.address)) {
   thread_ = std::thread([this] { Run(); });
 }
 

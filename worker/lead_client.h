@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/core/round_sums.h"
+#include "common/net/credentials.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "worker/patience.h"
 
@@ -37,6 +38,7 @@ namespace foreshard {
 
 struct LeadClientOptions {
   std::string address;  // of server 0
+  Credentials credentials;
   v1::RegisterRequest registration;
   double connect_seconds = 60;
   // The lead is asked also while a batch takes long: for repair_ticket, or for views.

@@ -22,6 +22,7 @@
 #include "common/core/catalogue.h"
 #include "common/core/exit_code.h"
 #include "common/net/channel.h"
+#include "common/net/credential_flags.h"
 #include "common/net/job_flags.h"
 #include "common/net/job_parts.h"
 #include "common/net/logging.h"
@@ -45,6 +46,7 @@ namespace {
 
 struct Flags {
   JobFlags job;
+  CredentialFlags credentials;
   std::string servers;
   std::string role = "worker";
   std::string name;
@@ -53,7 +55,6 @@ struct Flags {
   double slowdown = 1;
   BatchTimesOptions times;
   std::string metrics_listen;
-  bool insecure = false;
   std::string ready_file;
   std::string data_directory;
 };
@@ -126,6 +127,9 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   auto servers = ParseAddresses(flags.servers);
   if (!servers.ok()) return servers.status();
   setup->servers = *std::move(servers);
+  auto credentials = flags.credentials.Load(TlsSide::kClient);
+  if (!credentials.ok()) return credentials.status();
+  if (absl::Status calls = credentials->CheckCall(setup->servers); !calls.ok()) return calls;
   auto times = BatchTimes::Open(flags.times);
   if (!times.ok()) return times.status();
   setup->times = *std::move(times);
@@ -145,10 +149,11 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
       MakeClientOptions(setup->job, schema, setup->train->examples(), setup->servers);
   if (!client.ok()) return client.status();
   setup->client = *std::move(client);
+  setup->client.credentials = *credentials;
   setup->metrics = std::make_unique<WorkerMetrics>(setup->job.name(), setup->job.update().rule(),
                                                    std::string(setup->device->name()));
   if (!flags.metrics_listen.empty()) {
-    if (absl::Status bind = CheckBindAddress(flags.metrics_listen, flags.insecure); !bind.ok()) {
+    if (absl::Status bind = CheckBindAddress(flags.metrics_listen, credentials->insecure()); !bind.ok()) {
       return bind;
     }
     auto endpoint = MetricsEndpoint::Start(flags.metrics_listen, setup->metrics->registry);
@@ -191,6 +196,7 @@ std::string DefaultName(const std::string& role) {
 absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup) {
   LeadClientOptions lead_options;
   lead_options.address = setup.servers[0];
+  lead_options.credentials = setup.client.credentials;
   lead_options.connect_seconds = setup.client.connect_seconds;
   lead_options.staleness_bound = setup.job.training().has_staleness_bound();
   lead_options.stop = signals.stop();
@@ -298,6 +304,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
   EvaluatorRun run;
   run.contract = setup.client.hello.contract();
   run.lead = setup.servers[0];
+  run.credentials = setup.client.credentials;
   run.interval_epochs = setup.job.evaluation().interval_epochs();
   run.examples = setup.job.evaluation().examples();
   run.lookahead = rule != nullptr && rule->lookahead;
@@ -313,6 +320,7 @@ int Main(int argc, char** argv) {
       "Trains a job's model with the servers of the job, or evaluates what the others train.");
   app.set_version_flag("--version", std::string("foreshard-worker ") + kVersion);
   flags.job.AddTo(app);
+  flags.credentials.AddTo(app);
   app.add_option("--servers", flags.servers,
                  "Addresses of all servers, host:port, in the order of their shards, with commas")
       ->required();
@@ -337,8 +345,6 @@ int Main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
-  app.add_flag("--insecure", flags.insecure,
-               "Let --metrics-listen be an address that other machines reach");
   app.add_option("--ready-file", flags.ready_file,
                  "Write metrics_address and pid to this file, as JSON, once all servers know "
                  "the worker");

@@ -65,8 +65,9 @@ class ServersClient : public ParameterClient {
       : options_(options),
         statistics_(options.schema.statistic_elements(), options.statistics_interval_steps) {
     for (size_t shard = 0; shard < options_.servers.size(); ++shard) {
-      channels_.push_back(MakeChannel(options_.servers[shard]));
-      patience_.emplace_back(ServerName(shard, options_.servers[shard]), Limit());
+      channels_.push_back(MakeChannel(options_.servers[shard], options_.credentials));
+      patience_.emplace_back(ServerName(shard, options_.servers[shard]), Limit(),
+                             options_.credentials.Explainer(options_.servers[shard]));
     }
     incarnations_.resize(channels_.size());
     missing_.resize(channels_.size());

@@ -30,6 +30,7 @@
 #include "common/core/schedule.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
+#include "common/net/credentials.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "grpcpp/channel.h"
 #include "kernels/worker_half.h"
@@ -69,6 +70,7 @@ struct Traffic {
 
 struct ParameterClientOptions {
   std::vector<std::string> servers;  // "host:port", in shard order
+  Credentials credentials;
   Schema schema;
   ShardPlan plan;
   Schedule schedule;  // the rate at which the server will apply a push

@@ -42,20 +42,26 @@ absl::StatusOr<absl::Duration> Patience::Failed(const absl::Status& failure, abs
   const absl::Duration waited = now - first_failure_;
   if (waited >= limit_) {
     return absl::UnavailableError(absl::StrFormat(
-        "%s has not answered for %.0f s (timeouts.connect_seconds): %s. Is it running, and is the "
-        "address right?",
-        server_, absl::ToDoubleSeconds(limit_), failure.message()));
+        "%s has not answered for %.0f s (timeouts.connect_seconds): %s%s", server_,
+        absl::ToDoubleSeconds(limit_), failure.message(),
+        Explained(failure, ". Is it running, and is the address right?")));
   }
   if (now >= next_line_) {
-    LOG(WARNING) << absl::StrFormat("waiting for %s: %s (%.0f s of %.0f s)", server_,
-                                    failure.ToString(), absl::ToDoubleSeconds(waited),
-                                    absl::ToDoubleSeconds(limit_));
+    LOG(WARNING) << absl::StrFormat("waiting for %s: %s%s (%.0f s of %.0f s)", server_,
+                                    failure.ToString(), Explained(failure, ""),
+                                    absl::ToDoubleSeconds(waited), absl::ToDoubleSeconds(limit_));
     announced_ = true;
     next_line_ = now + kLineEvery;
   }
   const absl::Duration wait = std::min(backoff_, limit_ - waited);
   backoff_ = std::min(backoff_ * 2, kLongestBackoff);
   return wait;
+}
+
+std::string Patience::Explained(const absl::Status& failure, absl::string_view otherwise) const {
+  const std::string why =
+      explain_ != nullptr && absl::IsUnavailable(failure) ? explain_() : std::string();
+  return why.empty() ? std::string(otherwise) : absl::StrCat(": ", why);
 }
 
 void Patience::Succeeded() {

@@ -7,11 +7,13 @@
 //   absl::SleepFor(*wait);                  // then try again
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
@@ -31,8 +33,10 @@ std::string ServerName(size_t shard, const std::string& address);
 // Thread-compatible; reads no clock of its own.
 class Patience {
  public:
-  Patience(std::string server, absl::Duration limit)
-      : server_(std::move(server)), limit_(limit) {}
+  // `explain` looks why a server is UNAVAILABLE (Credentials::Explainer), whenever that is said;
+  // it may take seconds and find nothing (""). Null: nobody looks.
+  Patience(std::string server, absl::Duration limit, std::function<std::string()> explain = nullptr)
+      : server_(std::move(server)), limit_(limit), explain_(std::move(explain)) {}
 
   // Notes a transient failure and says how long to wait before the next attempt.
   // UNAVAILABLE, naming the server, once nothing has succeeded for `limit`.
@@ -44,8 +48,12 @@ class Patience {
   const std::string& server() const { return server_; }
 
  private:
+  // ": why", or what else to say.
+  std::string Explained(const absl::Status& failure, absl::string_view otherwise) const;
+
   std::string server_;
   absl::Duration limit_;
+  std::function<std::string()> explain_;
   absl::Duration backoff_ = kFirstBackoff;
   bool failing_ = false;
   bool announced_ = false;

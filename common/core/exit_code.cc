@@ -9,6 +9,7 @@ int ExitCodeFor(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnauthenticated:
       return kExitBadConfiguration;
     case absl::StatusCode::kAborted:
       return kExitFenced;

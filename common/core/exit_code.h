@@ -14,8 +14,8 @@ enum ExitCode : int {
   kExitInterrupted = 130,
 };
 
-// 0 for OK; 2 for INVALID_ARGUMENT, FAILED_PRECONDITION and NOT_FOUND (what the
-// user gave was wrong); 4 for ABORTED (fenced by a newer incarnation); 130 for
+// 0 for OK; 2 for INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND and UNAUTHENTICATED (what
+// the user gave was wrong); 4 for ABORTED (fenced by a newer incarnation); 130 for
 // CANCELLED; 1 for everything else. A lost device is the caller's to name.
 int ExitCodeFor(const absl::Status& status);
 

@@ -84,7 +84,8 @@ bool IsLoopback(const std::string& host) {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   SetCommonArguments([&](const char* name, int value) { arguments.SetInt(name, value); });
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -95,7 +96,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   // Callers repeat their own calls; gRPC's retries would keep a copy of each message
   // and could not send large ones again anyway.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, credentials.Channel(), arguments, credentials.Interceptors());
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder, int max_receive_bytes) {
@@ -112,14 +114,20 @@ void ConfigureServer(grpc::ServerBuilder& builder, int max_receive_bytes) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
-absl::Status CheckBindAddress(const std::string& address, bool insecure) {
+absl::StatusOr<bool> IsLoopbackAddress(const std::string& address) {
   const absl::StatusOr<HostPort> parts = SplitAddress(address);
   if (!parts.ok()) return parts.status();
-  if (insecure || IsLoopback(parts->host)) return absl::OkStatus();
+  return IsLoopback(parts->host);
+}
+
+absl::Status CheckBindAddress(const std::string& address, bool insecure) {
+  const absl::StatusOr<bool> loopback = IsLoopbackAddress(address);
+  if (!loopback.ok()) return loopback.status();
+  if (insecure || *loopback) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "refusing to listen on ", address,
-      ": it can be reached from other machines and there is no encryption. Bind to a loopback "
-      "address such as 127.0.0.1, or say --insecure on a network that you trust"));
+      "refusing to serve metrics on ", address,
+      ": other machines can reach it and there is no encryption. Listen on a loopback address such "
+      "as 127.0.0.1, or say --insecure on a network that is yours alone"));
 }
 
 absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::string& list) {

@@ -38,7 +38,7 @@ TEST(Server, NamesWhatItCannotListenOn) {
             Code::kInvalidArgument);
   EXPECT_EQ(ShardServer::Start({.job = TestJob(), .shard = 1}).status().code(),
             Code::kInvalidArgument);
-  EXPECT_TRUE(ShardServer::Start({.job = TestJob(), .listen = "0.0.0.0:0", .insecure = true}).ok());
+  EXPECT_TRUE(ShardServer::Start({.job = TestJob(), .listen = "0.0.0.0:0", .credentials = Credentials::Load({.insecure = true}, TlsSide::kServer).value()}).ok());
 }
 
 std::string Bytes(const grpc::ByteBuffer& buffer) {

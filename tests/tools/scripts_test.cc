@@ -44,7 +44,8 @@ class ScriptsTest : public ::testing::Test {
 
 TEST_F(ScriptsTest, EveryScriptSaysWhatItIsFor) {
   for (const char* script :
-       {"tools/quickstart", "tools/test", "tools/build", "tools/install-dependencies"}) {
+       {"tools/quickstart", "tools/test", "tools/build", "tools/install-dependencies",
+        "tools/make-certificates"}) {
     EXPECT_EQ(Script(script, {"--help"}), 0) << script;
     EXPECT_THAT(output_, HasSubstr(script));
   }
@@ -86,7 +87,7 @@ TEST_F(ScriptsTest, ADryRunInstallsNothingAndNamesWhatIsMissing) {
   EXPECT_EQ(Script("tools/install-dependencies", {"--dry-run"},
                    {"PATH=" + folder_ + ":" + getenv("PATH")}),
             1);
-  EXPECT_THAT(output_, HasSubstr("30 of 31 Debian packages are missing"));
+  EXPECT_THAT(output_, HasSubstr("31 of 32 Debian packages are missing"));
   EXPECT_THAT(output_, HasSubstr("libgrpc++-dev"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/called"));
 }

@@ -39,6 +39,30 @@ TEST(Patience, BacksOffToASecondAndEndsWithTheServersName) {
   EXPECT_TRUE(patience.waiting());
 }
 
+TEST(Patience, SaysWhyAServerIsUnavailableWhereSomebodyKnows) {
+  std::string why = "its certificate has expired";
+  int asked = 0;
+  Patience patience("server 0", absl::Seconds(10), [&] {
+    ++asked;
+    return why;
+  });
+  const absl::Time start = absl::UnixEpoch();
+  ASSERT_TRUE(patience.Failed(kDown, start).ok());
+  EXPECT_EQ(asked, 0) << "nothing was said yet";
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(patience.Failed(kDown, start + absl::Seconds(1)).ok());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("refused: its certificate has expired"));
+  EXPECT_EQ(asked, 1);
+  const auto over = patience.Failed(kDown, start + absl::Seconds(10));
+  EXPECT_THAT(over.status().message(), HasSubstr("refused: its certificate has expired"));
+  why = "";
+  EXPECT_THAT(patience.Failed(kDown, start + absl::Seconds(11)).status().message(),
+              HasSubstr("Is it running"));
+  asked = 0;
+  EXPECT_FALSE(patience.Failed(absl::DeadlineExceededError("late"), start + absl::Seconds(12)).ok());
+  EXPECT_EQ(asked, 0) << "that is no question of the connection";
+}
+
 TEST(Patience, StartsAnewAfterASuccess) {
   Patience patience("server 0", absl::Seconds(1));
   absl::Time now = absl::UnixEpoch();

@@ -138,14 +138,15 @@ class Run:
         daemons.await_ready(servers, _READY_SECONDS, self._interrupt)
         self._links_before = self._network.link_bytes()
         workers = [self._start(node, "foreshard-worker",
-                               [f"--servers={self._address_list}", "--role=worker",
-                                f"--name={node}", "--device=cpu", "--metrics-listen=127.0.0.1:0"],
+                               [f"--servers={self._address_list}", "--insecure",
+                                "--role=worker", f"--name={node}", "--device=cpu",
+                                "--metrics-listen=127.0.0.1:0"],
                                node)
                    for node in self._workers]
         self._evaluator = self._start(
             "evaluator", "foreshard-worker",
-            [f"--servers={self._address_list}", "--role=evaluator", "--name=evaluator",
-             "--device=cpu"], networks.OBSERVER, _EVALUATOR_NICENESS)
+            [f"--servers={self._address_list}", "--insecure", "--role=evaluator",
+             "--name=evaluator", "--device=cpu"], networks.OBSERVER, _EVALUATOR_NICENESS)
         first_pull = 0 if self._rate is None else 8 * _FIRST_PULL_BYTES / self._rate
         daemons.await_ready(workers, _READY_SECONDS + first_pull, self._interrupt, servers)
         for daemon in servers + workers:
@@ -268,7 +269,7 @@ class Run:
     def _ask_status(self, seconds):
         """What the lead says, over the links that are not measured. False: no answer, so
         that what it said before stands."""
-        command = [self._programs.path("foreshard"), "status", "--json",
+        command = [self._programs.path("foreshard"), "status", "--json", "--insecure",
                    f"--servers={self._address_list}", f"--timeout={_STATUS_TIMEOUT_SECONDS}"]
         with self._network.inside(networks.OBSERVER):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/net/credentials.h"
+
 namespace foreshard::bench {
 
 // One line of the table and of the JSON file.
@@ -19,6 +21,9 @@ struct BenchResult {
 struct BenchOptions {
   double seconds = 0.5;  // of measuring, for each figure
   bool quick = false;    // smallest sizes only, for the suite
+  // With TLS (a certificate for 127.0.0.1 that is both a server's and a client's): exchanges are
+  // also measured over it, as name + "/tls" beside the rate without it.
+  CredentialFiles credentials;
 };
 
 // STREAM triad a[i] = b[i] + s * c[i], best of several runs, in GB/s where every

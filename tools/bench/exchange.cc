@@ -16,6 +16,11 @@
 //
 // And over a link of 100 Mbit/s each way, fp32 beside the link itself, 1-bit both ways
 // beside that fp32.
+//
+// With TLS the same exchange again, beside its own rate in plain text.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +34,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/net/channel.h"
+#include "common/net/credentials.h"
 #include "common/net/job_spec.h"
 #include "common/net/process.h"
 #include "grpcpp/client_context.h"
@@ -73,9 +79,16 @@ v1::JobSpec Job(const Case& c) {
   return ParseJobSpec(text, "the exchange benchmark's job", {}).value();
 }
 
-void ServeShard(const v1::JobSpec& job, const std::function<void(const std::string&)>& ready,
+// `files` are loaded by the process that serves, as gRPC must not be used before it is forked.
+void ServeShard(const v1::JobSpec& job, const CredentialFiles& files,
+                const std::function<void(const std::string&)>& ready,
                 const std::function<void()>& wait) {
-  auto server = ShardServer::Start({.job = job});
+  const auto credentials = Credentials::Load(files, TlsSide::kServer);
+  if (!credentials.ok()) {
+    std::fprintf(stderr, "exchange benchmark: %s\n", credentials.status().ToString().c_str());
+    return;
+  }
+  auto server = ShardServer::Start({.job = job, .credentials = *credentials});
   if (!server.ok()) {
     std::fprintf(stderr, "exchange benchmark: %s\n", server.status().ToString().c_str());
     return;
@@ -198,8 +211,8 @@ double EchoSeconds(const BenchOptions& options, const std::string& address,
 }
 
 // Seconds of a whole step: push, apply, reply, read into the parameter vector.
-double ExchangeSeconds(const BenchOptions& options, const std::string& address, const Case& c,
-                       double* push_bytes, double* pull_bytes, uint32_t* window) {
+double ExchangeSeconds(const BenchOptions& options, const std::string& address,
+                       const Credentials& credentials, const Case& c, double* push_bytes, double* pull_bytes, uint32_t* window) {
   const v1::JobSpec job = Job(c);
   const auto fail = [&](const absl::Status& status) {
     std::fprintf(stderr, "exchange benchmark, %s: %s\n", c.name.c_str(),
@@ -216,6 +229,7 @@ double ExchangeSeconds(const BenchOptions& options, const std::string& address, 
   auto client_options = MakeClientOptions(job, schema, (*data)->examples(), {address});
   if (!client_options.ok()) return fail(client_options.status());
   client_options->hello.set_incarnation(1);
+  client_options->credentials = credentials;
   *window = client_options->window;
   auto client = ParameterClient::Connect(*client_options);
   if (!client.ok()) return fail(client.status());
@@ -273,23 +287,29 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
   std::vector<BenchResult> results;
   auto tcp = Peer::Start(ServeTcpEcho);
   auto echo = Peer::Start(ServeEcho);
-  std::deque<std::unique_ptr<Peer>> shards;
+  const bool tls = !options.credentials.pem.certificate.empty();
+  std::deque<std::unique_ptr<Peer>> shards, tls_shards;
   std::vector<std::unique_ptr<Peer>> links;
   absl::Status started = tcp.ok() ? echo.status() : tcp.status();
   for (const Case& c : cases) {
     if (!started.ok()) break;
-    auto shard = Peer::Start([job = Job(c)](const auto& ready, const auto& wait) {
-      ServeShard(job, ready, wait);
-    });
-    started = shard.status();
-    if (!shard.ok()) break;
-    shards.push_back(*std::move(shard));
-    if (!c.over_link) continue;
-    auto link = Peer::Start([target = shards.back()->address()](const auto& ready, const auto& wait) {
-      ServeLink(target, kLinkBytesPerSecond, ready, wait);
-    });
-    started = link.status();
-    if (link.ok()) links.push_back(*std::move(link));
+    const auto start = [&](const CredentialFiles& files, auto& peers) {
+      auto shard = Peer::Start([job = Job(c), files](const auto& ready, const auto& wait) {
+        ServeShard(job, files, ready, wait);
+      });
+      if (shard.ok()) peers.push_back(*std::move(shard));
+      return shard.status();
+    };
+    started = start({}, shards);
+    if (started.ok() && c.over_link) {
+      auto link = Peer::Start([target = shards.back()->address()](const auto& ready, const auto& wait) {
+        ServeLink(target, kLinkBytesPerSecond, ready, wait);
+      });
+      started = link.status();
+      if (link.ok()) links.push_back(*std::move(link));
+    } else if (started.ok() && tls) {
+      started = start(options.credentials, tls_shards);
+    }
   }
   if (!started.ok()) {
     std::fprintf(stderr, "exchange benchmark: %s\n", started.ToString().c_str());
@@ -299,6 +319,15 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
     std::fprintf(stderr, "exchange benchmark: servers are threads of this process\n");
   }
 
+  Credentials tls_credentials;
+  if (tls) {
+    auto loaded = Credentials::Load(options.credentials, TlsSide::kBoth);
+    if (!loaded.ok()) {
+      std::fprintf(stderr, "exchange benchmark: %s\n", loaded.status().ToString().c_str());
+      return results;
+    }
+    tls_credentials = *std::move(loaded);
+  }
   const double stream = StreamTriad(1, options) * 1e9;
   size_t link = 0;
   double link_rate = kLinkBytesPerSecond / 1e9;  // then that of fp32 over it
@@ -307,8 +336,15 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
     double push = 0, pull = 0;
     uint32_t window = 0;
     const std::string& address = c.over_link ? links[link++]->address() : shards.front()->address();
-    const double seconds = ExchangeSeconds(options, address, c, &push, &pull, &window);
+    const double seconds = ExchangeSeconds(options, address, {}, c, &push, &pull, &window);
     shards.pop_front();
+    double tls_seconds = 0;
+    if (tls && !c.over_link) {
+      double tls_push = 0, tls_pull = 0;
+      tls_seconds = ExchangeSeconds(options, tls_shards.front()->address(), tls_credentials, c,
+                                    &tls_push, &tls_pull, &window);
+      tls_shards.pop_front();
+    }
     if (seconds == 0) continue;
     if (c.over_link) {
       const double rate = model_bytes / seconds / 1e9;
@@ -336,6 +372,10 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
                          tcp_seconds * 1e6, tcp_seconds / echo_seconds});
       results.push_back({"exchange/roundtrip/1KiB", seconds * 1e6, "us", echo_seconds * 1e6,
                          echo_seconds / seconds});
+      if (tls_seconds > 0) {
+        results.push_back({"exchange/roundtrip/1KiB/tls", tls_seconds * 1e6, "us", seconds * 1e6,
+                           seconds / tls_seconds});
+      }
       continue;
     }
     const std::string name = absl::StrCat("exchange/", c.name, "/", SizeName(c.model_bytes));
@@ -349,6 +389,10 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
     const double rate = model_bytes / seconds / 1e9;
     const double limit = model_bytes / limit_seconds / 1e9;
     results.push_back({name, rate, "GB/s", limit, rate / limit});
+    if (tls_seconds > 0) {
+      results.push_back({name + "/tls", model_bytes / tls_seconds / 1e9, "GB/s", rate,
+                         seconds / tls_seconds});
+    }
     if (c.push == "none") continue;
     const double stream_limit = model_bytes / (applied / stream) / 1e9;
     results.push_back({name + "/stream", rate, "GB/s", stream_limit, rate / stream_limit});

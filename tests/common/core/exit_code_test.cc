@@ -10,6 +10,7 @@ TEST(ExitCode, FollowsTheContract) {
   EXPECT_EQ(ExitCodeFor(absl::UnavailableError("")), 1);
   EXPECT_EQ(ExitCodeFor(absl::InvalidArgumentError("")), 2);
   EXPECT_EQ(ExitCodeFor(absl::FailedPreconditionError("")), 2);
+  EXPECT_EQ(ExitCodeFor(absl::UnauthenticatedError("")), 2);
   EXPECT_EQ(ExitCodeFor(absl::AbortedError("")), 4);
   EXPECT_EQ(ExitCodeFor(absl::CancelledError("")), 130);
 }

@@ -33,6 +33,17 @@ TEST(BindAddress, OtherThanLoopbackMustBeSaidAloud) {
   EXPECT_FALSE(CheckBindAddress("127.0.0.1", true).ok());
 }
 
+TEST(LoopbackAddress, IsWhatOnlyThisMachineReaches) {
+  for (const char* address : {"127.0.0.1:0", "127.1.2.3:5", "localhost:1", "[::1]:50051"}) {
+    EXPECT_TRUE(*IsLoopbackAddress(address)) << address;
+  }
+  for (const char* address : {"0.0.0.0:0", "[::]:5", "10.0.0.1:1", "example.org:1",
+                              "127.example.org:1", "localhost.example.org:1", "[::ffff:127.0.0.1]:1"}) {
+    EXPECT_FALSE(*IsLoopbackAddress(address)) << address;
+  }
+  EXPECT_FALSE(IsLoopbackAddress("localhost").ok());
+}
+
 TEST(Deadline, GrowsWithTheBytes) {
   grpc::ClientContext small, large;
   SetDeadline(small, 0);
