@@ -27,7 +27,8 @@ using ::testing::HasSubstr;
 
 std::string FileNames(const Storage& storage) {
   std::string names;
-  for (const JournalFileName& file : ListJournalFiles(storage).value()) {
+  const std::vector<JournalFileName> files = ListJournalFiles(storage).value();
+  for (const JournalFileName& file : files) {
     absl::StrAppend(&names, names.empty() ? "" : " ", file.sequence);
   }
   return names;
