@@ -362,6 +362,7 @@ absl::Status Journal::Close() {
     absl::MutexLock lock(&mutex_);
     if (closed_) return status_;
     closed_ = true;
+    if (file_ == nullptr) return status_;  // it was never begun
     if (TakeTurn()) {
       mutex_.Unlock();
       status = FinishFile();

@@ -79,8 +79,8 @@ TEST_P(Recovery, TheRunHasAllThatMatters) {
 
 TEST_P(Recovery, PowerCutAfterEveryOperationOfASyncedJournal) {
   FaultyStorage storage;
+  std::map<std::string, int> checkpoints;  // outlives the run, whose end writes too
   DurableRun server(&storage, run(), JournalMode::kSynced, run().NewMachines());
-  std::map<std::string, int> checkpoints;
   storage.AfterEach([&](const FaultyStorage::Operation& operation) {
     if (HasFatalFailure()) return;
     for (uint64_t seed = 0; seed < 6; ++seed) {
