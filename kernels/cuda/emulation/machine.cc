@@ -1,0 +1,392 @@
+#include "kernels/cuda/emulation/machine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/core/random.h"
+#include "kernels/cuda/emulation/fiber.h"
+
+namespace foreshard::kernels::cuda::emulation {
+namespace {
+
+constexpr uint32_t kMostThreads = 1024;
+constexpr uint64_t kMostSharedBytes = 227 << 10;  // of a block, on sm_90
+constexpr uint64_t kOrderStream = 0x7264726f;     // "ordr"
+
+enum class State : uint8_t { kReady, kAtBarrier, kInWarp, kEnded };
+
+struct Thread {
+  uint32_t number = 0;  // in the block
+  Dimensions index;
+  State state = State::kReady;
+  uint32_t warp_epoch = 0;
+  uint64_t result = 0;  // of the last warp operation
+  Fiber* fiber = nullptr;
+};
+
+// A warp operation that some of its threads have reached.
+struct Gathering {
+  WarpOperation operation;
+  uint32_t mask = 0;
+  uint32_t arrived = 0;
+  uint64_t values[kWarpThreads] = {};
+  uint32_t sources[kWarpThreads] = {};
+};
+
+struct SharedRegion {
+  const void* site;
+  std::unique_ptr<Region> region;
+};
+
+class Machine {
+ public:
+  Machine(const char* kernel, const Grid& grid, uint64_t seed, const std::function<void()>& body)
+      : kernel_(kernel), grid_(grid), seed_(seed), body_(body), threads_(grid.threads.count()) {}
+
+  absl::Status Run();
+
+  const Grid& grid() const { return grid_; }
+  const Dimensions& block() const { return block_; }
+  Thread& thread() { return *running_; }
+  Stamp stamp() const {
+    return {.launch = launch_,
+            .block = block_number_,
+            .thread = running_->number,
+            .epoch = epoch_,
+            .warp_epoch = running_->warp_epoch};
+  }
+
+  void GiveWay(State state) {
+    running_->state = state;
+    Fiber::Switch(*running_->fiber, scheduler_);
+  }
+  uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source);
+  Region* Shared(const void* site, const char* name, uint64_t bytes);
+  [[noreturn]] void Fail(std::string text);
+
+ private:
+  static void RunThread(void* machine);
+  void RunBlock(uint32_t number);
+  bool Sweep();
+  bool PassBarrier();
+  std::string Waiting() const;
+  void Complete(Gathering& gathering, uint32_t warp);
+  std::vector<uint32_t> Order(uint32_t n, uint64_t draw) const {
+    if (seed_ != 0) return RandomPermutation(RandomBits(seed_, kOrderStream, draw), kOrderStream, n);
+    std::vector<uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0u);
+    return order;
+  }
+
+  const char* const kernel_;
+  const Grid grid_;
+  const uint64_t seed_;
+  const std::function<void()>& body_;
+  const uint32_t launch_ = ++launches_;
+  std::vector<Thread> threads_;
+  std::vector<std::vector<Gathering>> warps_;
+  std::vector<SharedRegion> shared_;
+  Fiber scheduler_;
+  Thread* running_ = nullptr;
+  Dimensions block_;
+  uint32_t block_number_ = 0;
+  uint32_t epoch_ = 0;
+  uint64_t sweeps_ = 0;
+  std::string fault_;
+
+  static thread_local uint32_t launches_;
+};
+
+thread_local uint32_t Machine::launches_ = 0;
+thread_local Machine* machine = nullptr;
+thread_local uint64_t order_seed = 0;
+
+// Stacks are kept: making them costs more than most launches.
+Fiber* FiberOfThread(uint32_t number) {
+  thread_local std::vector<std::unique_ptr<Fiber>> fibers;
+  while (fibers.size() <= number) fibers.push_back(std::make_unique<Fiber>(Fiber::kStackBytes));
+  return fibers[number].get();
+}
+
+Dimensions IndexIn(const Dimensions& size, uint32_t number) {
+  return {number % size.x, number / size.x % size.y, number / size.x / size.y};
+}
+
+std::string Text(const Dimensions& index) {
+  if (index.y == 0 && index.z == 0) return absl::StrCat(index.x);
+  return absl::StrCat("(", index.x, ", ", index.y, ", ", index.z, ")");
+}
+
+const char* Name(WarpOperation operation) {
+  switch (operation) {
+    case WarpOperation::kSync: return "__syncwarp";
+    case WarpOperation::kShuffle: return "a shuffle";
+    case WarpOperation::kBallot: return "__ballot_sync";
+    case WarpOperation::kAdd: return "__reduce_add_sync";
+    case WarpOperation::kMinimum: return "__reduce_min_sync";
+    case WarpOperation::kMaximum: return "__reduce_max_sync";
+    case WarpOperation::kOr: return "__reduce_or_sync";
+    case WarpOperation::kAnd: return "__reduce_and_sync";
+  }
+  return "an unknown operation";
+}
+
+void Machine::RunThread(void* argument) {
+  auto* const self = static_cast<Machine*>(argument);
+  self->body_();
+  self->running_->state = State::kEnded;
+  Fiber::Switch(*self->running_->fiber, self->scheduler_, true);
+}
+
+// The stack it is called on is left as it is: nothing there may still own memory.
+void Machine::Fail(std::string text) {
+  if (fault_.empty()) {
+    fault_ = absl::StrCat("kernel ", kernel_, ", block ", Text(block_), ", thread ",
+                          Text(running_->index), ": ", text);
+  }
+  std::string().swap(text);
+  running_->state = State::kEnded;
+  Fiber::Switch(*running_->fiber, scheduler_, true);
+  std::abort();  // not gone back to
+}
+
+absl::Status Machine::Run() {
+  const Dimensions& threads = grid_.threads;
+  const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
+  if (count == 0 || count > kMostThreads || grid_.shared_bytes > kMostSharedBytes ||
+      grid_.blocks.count() == 0 || grid_.blocks.y > 65535 || grid_.blocks.z > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernel ", kernel_, ": no GPU takes a grid of ", Text(grid_.blocks), " blocks of ",
+                     Text(threads), " threads and ", grid_.shared_bytes, " bytes"));
+  }
+  for (const uint32_t number : Order(grid_.blocks.count(), 0)) {
+    RunBlock(number);
+    if (!fault_.empty()) return absl::InternalError(fault_);
+  }
+  const std::string broken = BrokenGuards();
+  if (!broken.empty()) return absl::InternalError(absl::StrCat("kernel ", kernel_, ": ", broken));
+  return absl::OkStatus();
+}
+
+void Machine::RunBlock(uint32_t number) {
+  block_number_ = number;
+  block_ = IndexIn(grid_.blocks, number);
+  epoch_ = 0;
+  shared_.clear();
+  warps_.assign((threads_.size() + kWarpThreads - 1) / kWarpThreads, {});
+  for (uint32_t i = 0; i < threads_.size(); ++i) {
+    threads_[i] = {.number = i, .index = IndexIn(grid_.threads, i), .fiber = FiberOfThread(i)};
+    threads_[i].fiber->Start(&Machine::RunThread, this);
+  }
+  while (Sweep() || PassBarrier()) {
+  }
+  for (const SharedRegion& shared : shared_) {
+    const std::string broken = shared.region->BrokenGuard();
+    if (fault_.empty() && !broken.empty()) fault_ = absl::StrCat("kernel ", kernel_, ": ", broken);
+  }
+}
+
+// Runs each thread that can, once. Whether any could.
+bool Machine::Sweep() {
+  bool any = false;
+  for (const uint32_t i : Order(static_cast<uint32_t>(threads_.size()), ++sweeps_)) {
+    if (threads_[i].state != State::kReady) continue;
+    any = true;
+    running_ = &threads_[i];
+    Fiber::Switch(scheduler_, *running_->fiber);
+    if (!fault_.empty()) return false;
+  }
+  return any;
+}
+
+// No thread can run: all are at the barrier, or have ended, or wait for nothing that comes.
+bool Machine::PassBarrier() {
+  if (!fault_.empty()) return false;
+  size_t at_barrier = 0, ended = 0;
+  for (const Thread& thread : threads_) {
+    at_barrier += thread.state == State::kAtBarrier ? 1 : 0;
+    ended += thread.state == State::kEnded ? 1 : 0;
+  }
+  if (ended == threads_.size()) return false;
+  if (at_barrier != threads_.size()) {
+    fault_ = absl::StrCat("kernel ", kernel_, ", block ", Text(block_), ": ", Waiting());
+    return false;
+  }
+  ++epoch_;
+  for (Thread& thread : threads_) thread.state = State::kReady;
+  return true;
+}
+
+std::string Machine::Waiting() const {
+  for (size_t warp = 0; warp < warps_.size(); ++warp) {
+    for (const Gathering& gathering : warps_[warp]) {
+      return absl::StrCat("threads of warp ", warp, " wait in ", Name(gathering.operation),
+                          " for others of its mask that never come (mask ", absl::Hex(gathering.mask),
+                          ", there ", absl::Hex(gathering.arrived), ")");
+    }
+  }
+  for (const Thread& thread : threads_) {
+    if (thread.state == State::kEnded) {
+      return absl::StrCat("threads wait at __syncthreads, but thread ", thread.number, " has ended");
+    }
+  }
+  return "threads wait for ones that never come";
+}
+
+uint64_t Machine::Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source) {
+  const uint32_t warp = running_->number / kWarpThreads;
+  const uint32_t lane = running_->number % kWarpThreads;
+  const uint32_t lanes = std::min<uint32_t>(
+      kWarpThreads, static_cast<uint32_t>(threads_.size()) - warp * kWarpThreads);
+  const uint32_t present = lanes == kWarpThreads ? ~0u : (1u << lanes) - 1;
+  if ((mask >> lane & 1) == 0 || (mask & ~present) != 0) {
+    Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), " by lane ", lane,
+                      " of a warp that has the lanes ", absl::Hex(present)));
+  }
+  std::vector<Gathering>& gatherings = warps_[warp];
+  Gathering* found = nullptr;
+  for (Gathering& gathering : gatherings) {
+    // Some of a mask may be on while others still are in an operation of fewer lanes.
+    if (gathering.mask != mask) continue;
+    if (gathering.operation != operation) {
+      Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), ", while others of it are in ",
+                        Name(gathering.operation)));
+    }
+    found = &gathering;
+  }
+  if (found == nullptr) {
+    gatherings.push_back({.operation = operation, .mask = mask});
+    found = &gatherings.back();
+  }
+  found->arrived |= 1u << lane;
+  found->values[lane] = value;
+  found->sources[lane] = source;
+  Thread& self = *running_;
+  if (found->arrived == mask) {
+    Complete(*found, warp);
+    gatherings.erase(gatherings.begin() + (found - gatherings.data()));
+  } else {
+    GiveWay(State::kInWarp);
+  }
+  return self.result;
+}
+
+void Machine::Complete(Gathering& gathering, uint32_t warp) {
+  const uint32_t first = static_cast<uint32_t>(std::countr_zero(gathering.mask));
+  uint64_t all = gathering.operation == WarpOperation::kBallot ? 0 : gathering.values[first];
+  for (uint32_t lane = 0; lane < kWarpThreads; ++lane) {
+    if ((gathering.mask >> lane & 1) == 0) continue;
+    const uint64_t value = gathering.values[lane];
+    const bool later = lane != first;
+    switch (gathering.operation) {
+      case WarpOperation::kSync: break;
+      case WarpOperation::kShuffle:
+        if (gathering.sources[lane] >= kWarpThreads ||
+            (gathering.mask >> gathering.sources[lane] & 1) == 0) {
+          Fail(absl::StrCat("lane ", lane, " shuffles from lane ", gathering.sources[lane],
+                            ", which is not in the mask ", absl::Hex(gathering.mask)));
+        }
+        break;
+      case WarpOperation::kBallot: all |= uint64_t{value != 0} << lane; break;
+      case WarpOperation::kAdd: all = later ? static_cast<uint32_t>(all + value) : all; break;
+      case WarpOperation::kMinimum: all = std::min(all, value); break;
+      case WarpOperation::kMaximum: all = std::max(all, value); break;
+      case WarpOperation::kOr: all |= value; break;
+      case WarpOperation::kAnd: all &= value; break;
+    }
+  }
+  for (uint32_t lane = 0; lane < kWarpThreads; ++lane) {
+    if ((gathering.mask >> lane & 1) == 0) continue;
+    Thread& thread = threads_[warp * kWarpThreads + lane];
+    thread.state = State::kReady;
+    const bool shuffle = gathering.operation == WarpOperation::kShuffle;
+    thread.result = shuffle ? gathering.values[gathering.sources[lane]] : all;
+    if (gathering.operation == WarpOperation::kSync) ++thread.warp_epoch;
+  }
+}
+
+Region* Machine::Shared(const void* site, const char* name, uint64_t bytes) {
+  uint64_t total = bytes;
+  for (const SharedRegion& shared : shared_) {
+    if (shared.site == site) return shared.region.get();
+    total += shared.region->bytes();
+  }
+  if (total > kMostSharedBytes) {
+    Fail(absl::StrCat(total, " bytes of shared memory, of which a block has ", kMostSharedBytes));
+  }
+  const auto fill = static_cast<uint8_t>(0xa5 + 37 * seed_);
+  shared_.push_back({site, std::make_unique<Region>(absl::StrCat("shared ", name), bytes, fill)});
+  return shared_.back().region.get();
+}
+
+std::string FaultOf(Region* region, const void* address, uint64_t bytes, uint64_t alignment,
+                    AccessKind kind) {
+  const char* const what = kind == AccessKind::kRead ? "a read" : "a write";
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (region == nullptr) {
+    return absl::StrCat(what, " of ", bytes, " bytes at ", absl::Hex(at), ", which is no memory of the GPU");
+  }
+  const auto begin = reinterpret_cast<uintptr_t>(region->data());
+  if (!region->Contains(at, bytes)) {
+    return absl::StrCat(what, " of ", bytes, " bytes out of bounds, at byte ",
+                        static_cast<int64_t>(at - begin), " of ", region->name(), ", which has ",
+                        region->bytes());
+  }
+  if (at % alignment != 0) {
+    return absl::StrCat(what, " of ", bytes, " bytes that is not aligned, at byte ", at - begin, " of ",
+                        region->name());
+  }
+  const std::string race = region->Touch(at, bytes, kind, machine->stamp());
+  return race.empty() ? race : absl::StrCat(what, " that is ", race);
+}
+
+}  // namespace
+
+ScopedOrder::ScopedOrder(uint64_t seed) : previous_(std::exchange(order_seed, seed)) {}
+ScopedOrder::~ScopedOrder() { order_seed = previous_; }
+
+absl::Status Run(const char* kernel, const Grid& grid, const std::function<void()>& body) {
+  Machine made(kernel, grid, order_seed, body);
+  machine = &made;
+  absl::Status status = made.Run();
+  machine = nullptr;
+  return status;
+}
+
+const Dimensions& ThreadIndex() { return machine->thread().index; }
+const Dimensions& BlockIndex() { return machine->block(); }
+const Dimensions& BlockSize() { return machine->grid().threads; }
+const Dimensions& GridSize() { return machine->grid().blocks; }
+
+void Barrier() { machine->GiveWay(State::kAtBarrier); }
+
+uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source) {
+  return machine->Together(operation, mask, value, source);
+}
+
+uint32_t Lane() { return machine->thread().number % kWarpThreads; }
+
+void Access(Region* region, const void* address, uint64_t bytes, uint64_t alignment, AccessKind kind) {
+  std::string fault = FaultOf(region, address, bytes, alignment, kind);
+  if (!fault.empty()) Fail(std::move(fault));
+}
+
+Region* SharedArray(const void* site, const char* name, uint64_t bytes) {
+  return machine->Shared(site, name, bytes);
+}
+
+Region* DynamicShared() {
+  static const char site = 0;
+  const uint32_t bytes = machine->grid().shared_bytes;
+  return machine->Shared(&site, "dynamic", bytes);
+}
+
+void Fail(std::string text) { machine->Fail(std::move(text)); }
+
+}  // namespace foreshard::kernels::cuda::emulation

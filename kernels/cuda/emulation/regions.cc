@@ -1,0 +1,153 @@
+#include "kernels/cuda/emulation/regions.h"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/emulation/sanitizers.h"
+
+namespace foreshard::kernels::cuda::emulation {
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+// Red zones do the same, to the byte and at once.
+constexpr uint64_t kGuardBytes = FORESHARD_ADDRESS_SANITIZER ? 0 : 256;
+constexpr uint8_t kGuardByte = 0xc3;
+constexpr uint32_t kWarp = 32;
+
+// Whether nothing orders the earlier access before the later one.
+bool Concurrent(const Stamp& earlier, const Stamp& later) {
+  if (earlier.launch != later.launch) return false;
+  if (earlier.block != later.block) return true;
+  if (earlier.thread == later.thread || earlier.epoch != later.epoch) return false;
+  const bool same_warp = earlier.thread / kWarp == later.thread / kWarp;
+  return !same_warp || earlier.warp_epoch == later.warp_epoch;
+}
+
+std::string Describe(const char* what, const Stamp& stamp) {
+  return absl::StrCat(what, " by thread ", stamp.thread, " of block ", stamp.block);
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::map<uintptr_t, std::shared_ptr<Region>> regions;  // by where they begin
+};
+
+Registry& TheRegistry() {
+  static auto& registry = *new Registry;
+  return registry;
+}
+
+}  // namespace
+
+Region::Region(std::string name, uint64_t bytes, uint8_t fill)
+    : name_(std::move(name)), bytes_(bytes) {
+  allocation_ = static_cast<uint8_t*>(
+      ::operator new(bytes + 2 * kGuardBytes, std::align_val_t{kAlignment}));
+  data_ = allocation_ + kGuardBytes;
+  std::memset(allocation_, kGuardByte, kGuardBytes);
+  std::memset(data_, fill, bytes);
+  std::memset(data_ + bytes, kGuardByte, kGuardBytes);
+}
+
+Region::~Region() { ::operator delete(allocation_, std::align_val_t{kAlignment}); }
+
+std::string Region::Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who) {
+  if (touched_.empty()) touched_.resize(bytes_);
+  Byte* const first = touched_.data() + (address - reinterpret_cast<uintptr_t>(data_));
+  const bool atomic = kind == AccessKind::kAtomic;
+  for (Byte* byte = first; byte != first + bytes; ++byte) {
+    if (Concurrent(byte->writer, who) && !(atomic && byte->writer.atomic)) {
+      return absl::StrCat("a race in ", name_, " at byte ", byte - touched_.data(), " with the ",
+                          Describe("write", byte->writer));
+    }
+    if (kind == AccessKind::kRead) {
+      // Several readers that nothing orders are remembered as how far they are apart.
+      const Stamp& reader = byte->reader;
+      if (reader.launch == who.launch && reader.block != who.block) {
+        byte->readers = Readers::kOfGrid;
+      } else if (reader.launch != who.launch) {
+        byte->readers = Readers::kOne;
+      } else if (byte->readers != Readers::kOfGrid) {
+        if (reader.epoch != who.epoch) {
+          byte->readers = Readers::kOne;
+        } else if (reader.thread / kWarp != who.thread / kWarp) {
+          byte->readers = Readers::kOfBlock;
+        } else if (reader.thread != who.thread && byte->readers == Readers::kOne) {
+          byte->readers = Readers::kOfWarp;
+        }
+      }
+      byte->reader = who;
+      continue;
+    }
+    // Readers before a barrier of their block are in order with this; those of other blocks
+    // never are.
+    const Stamp& reader = byte->reader;
+    bool conflict = Concurrent(reader, who);
+    if (reader.launch == who.launch) {
+      if (byte->readers == Readers::kOfGrid) {
+        conflict = true;
+      } else if (reader.block == who.block && reader.epoch == who.epoch) {
+        if (byte->readers == Readers::kOfBlock) {
+          conflict = true;
+        } else if (byte->readers == Readers::kOfWarp && reader.warp_epoch == who.warp_epoch) {
+          conflict = true;
+        }
+      }
+    }
+    if (conflict) {
+      return absl::StrCat("a race in ", name_, " at byte ", byte - touched_.data(), " with the ",
+                          Describe("read", reader), byte->readers == Readers::kOne ? "" : " and others");
+    }
+    byte->writer = who;
+    byte->writer.atomic = atomic;
+  }
+  return {};
+}
+
+std::string Region::BrokenGuard() const {
+  for (uint64_t i = 0; i < kGuardBytes; ++i) {
+    if (allocation_[kGuardBytes - 1 - i] != kGuardByte) {
+      return absl::StrCat(name_, " was written ", i + 1, " bytes before its beginning");
+    }
+    if (data_[bytes_ + i] != kGuardByte) {
+      return absl::StrCat(name_, " was written ", i + 1, " bytes beyond its end");
+    }
+  }
+  return {};
+}
+
+void AddRegion(std::shared_ptr<Region> region) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.regions[reinterpret_cast<uintptr_t>(region->data())] = std::move(region);
+}
+
+void RemoveRegion(const void* data) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.regions.erase(reinterpret_cast<uintptr_t>(data));
+}
+
+Region* FindRegion(const void* address) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  auto after = registry.regions.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (after == registry.regions.begin()) return nullptr;
+  Region* const region = std::prev(after)->second.get();
+  return region->Contains(reinterpret_cast<uintptr_t>(address), 0) ? region : nullptr;
+}
+
+std::string BrokenGuards() {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  for (const auto& [begin, region] : registry.regions) {
+    std::string broken = region->BrokenGuard();
+    if (!broken.empty()) return broken;
+  }
+  return {};
+}
+
+}  // namespace foreshard::kernels::cuda::emulation

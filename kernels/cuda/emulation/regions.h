@@ -1,0 +1,80 @@
+// The memory that an emulated kernel may touch, and who has touched it: finds accesses beyond
+// the end and races (internal to the emulation).
+//
+// Every allocation of device memory, and every array that a thread block shares, is a region.
+// For each byte it is kept who last wrote and who last read it. Two accesses of one byte, one
+// of them a write, are a race unless something orders them: being of one thread; a barrier of
+// the block between them; __syncwarp between them, for threads of one warp. Nothing orders two
+// blocks of one launch. Atomic accesses are no race among each other. What is found does not
+// depend on the order in which the emulation happens to run the threads.
+//
+// Memory has guard words on both sides (under the address sanitizer its red zones instead), so
+// that a write by an address that did not come from a Pointer is found too, at the launch's
+// end.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace foreshard::kernels::cuda::emulation {
+
+// Where and when an access was made, comparable between all of a launch.
+struct Stamp {
+  uint32_t launch = 0;  // 0: never
+  uint32_t block = 0;
+  uint32_t thread = 0;      // of the block
+  uint32_t epoch = 0;       // barriers that the block has passed
+  uint32_t warp_epoch = 0;  // __syncwarp that the thread has passed
+  bool atomic = false;
+};
+
+enum class AccessKind : uint8_t { kRead, kWrite, kAtomic };
+
+class Region {
+ public:
+  // Owns `bytes` of memory, aligned to 256, filled with `fill`.
+  Region(std::string name, uint64_t bytes, uint8_t fill);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  void* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+  const std::string& name() const { return name_; }
+  bool Contains(uintptr_t address, uint64_t bytes) const {
+    const auto begin = reinterpret_cast<uintptr_t>(data_);
+    return address >= begin && address - begin <= bytes_ && bytes <= bytes_ - (address - begin);
+  }
+
+  // Notes an access by `who`. Empty, or what it is in conflict with. The access is inside.
+  std::string Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who);
+
+  // Empty, or where the guard words have been overwritten.
+  std::string BrokenGuard() const;
+
+ private:
+  enum class Readers : uint8_t { kOne, kOfWarp, kOfBlock, kOfGrid };
+  struct Byte {
+    Stamp writer;
+    Stamp reader;  // the last one
+    Readers readers = Readers::kOne;
+  };
+
+  const std::string name_;
+  const uint64_t bytes_;
+  uint8_t* allocation_ = nullptr;
+  uint8_t* data_ = nullptr;
+  std::vector<Byte> touched_;  // empty until the first access
+};
+
+// Device and pinned memory, by address. Safe from any thread.
+void AddRegion(std::shared_ptr<Region> region);
+void RemoveRegion(const void* data);
+// The one that `address` lies in, its end included; null where there is none.
+Region* FindRegion(const void* address);
+// Of all of them: empty, or which guard is broken.
+std::string BrokenGuards();
+
+}  // namespace foreshard::kernels::cuda::emulation
