@@ -27,7 +27,12 @@ struct Thread {
   State state = State::kReady;
   uint32_t warp_epoch = 0;
   uint64_t result = 0;  // of the last warp operation
-  Fiber* fiber = nullptr;
+};
+
+// A fiber to run a thread of each block on, one after another.
+struct Carrier {
+  Fiber fiber{Fiber::kStackBytes};
+  bool ready = false;  // has ended the last one's work, so it only has to be gone on with
 };
 
 // A warp operation that some of its threads have reached.
@@ -64,14 +69,16 @@ class Machine {
 
   void GiveWay(State state) {
     running_->state = state;
-    Fiber::Switch(*running_->fiber, scheduler_);
+    Fiber::Switch(CarrierOf(running_->number).fiber, Scheduler());
   }
   uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source);
   Region* Shared(const void* site, const char* name, uint64_t bytes);
   [[noreturn]] void Fail(std::string text);
 
  private:
-  static void RunThread(void* machine);
+  static Carrier& CarrierOf(uint32_t thread);
+  static Fiber& Scheduler();
+  static void RunThreads(void*);
   void RunBlock(uint32_t number);
   bool Sweep();
   bool PassBarrier();
@@ -92,7 +99,6 @@ class Machine {
   std::vector<Thread> threads_;
   std::vector<std::vector<Gathering>> warps_;
   std::vector<SharedRegion> shared_;
-  Fiber scheduler_;
   Thread* running_ = nullptr;
   Dimensions block_;
   uint32_t block_number_ = 0;
@@ -107,11 +113,17 @@ thread_local uint32_t Machine::launches_ = 0;
 thread_local Machine* machine = nullptr;
 thread_local uint64_t order_seed = 0;
 
-// Stacks are kept: making them costs more than most launches.
-Fiber* FiberOfThread(uint32_t number) {
-  thread_local std::vector<std::unique_ptr<Fiber>> fibers;
-  while (fibers.size() <= number) fibers.push_back(std::make_unique<Fiber>(Fiber::kStackBytes));
-  return fibers[number].get();
+// Stacks are kept, since making them costs more than most launches; and so is what a sanitizer
+// keeps of them.
+Carrier& Machine::CarrierOf(uint32_t thread) {
+  thread_local std::vector<std::unique_ptr<Carrier>> carriers;
+  while (carriers.size() <= thread) carriers.push_back(std::make_unique<Carrier>());
+  return *carriers[thread];
+}
+
+Fiber& Machine::Scheduler() {
+  thread_local Fiber scheduler;
+  return scheduler;
 }
 
 Dimensions IndexIn(const Dimensions& size, uint32_t number) {
@@ -137,11 +149,16 @@ const char* Name(WarpOperation operation) {
   return "an unknown operation";
 }
 
-void Machine::RunThread(void* argument) {
-  auto* const self = static_cast<Machine*>(argument);
-  self->body_();
-  self->running_->state = State::kEnded;
-  Fiber::Switch(*self->running_->fiber, self->scheduler_, true);
+// What a carrier does: the body for one thread after another, each when it is switched to.
+void Machine::RunThreads(void*) {
+  while (true) {
+    machine->body_();
+    machine->running_->state = State::kEnded;
+    Carrier& carrier = CarrierOf(machine->running_->number);
+    carrier.ready = true;
+    Fiber::Switch(carrier.fiber, Scheduler());
+    carrier.ready = false;
+  }
 }
 
 // The stack it is called on is left as it is: nothing there may still own memory.
@@ -152,7 +169,7 @@ void Machine::Fail(std::string text) {
   }
   std::string().swap(text);
   running_->state = State::kEnded;
-  Fiber::Switch(*running_->fiber, scheduler_, true);
+  Fiber::Switch(CarrierOf(running_->number).fiber, Scheduler(), true);
   std::abort();  // not gone back to
 }
 
@@ -181,8 +198,9 @@ void Machine::RunBlock(uint32_t number) {
   shared_.clear();
   warps_.assign((threads_.size() + kWarpThreads - 1) / kWarpThreads, {});
   for (uint32_t i = 0; i < threads_.size(); ++i) {
-    threads_[i] = {.number = i, .index = IndexIn(grid_.threads, i), .fiber = FiberOfThread(i)};
-    threads_[i].fiber->Start(&Machine::RunThread, this);
+    threads_[i] = {.number = i, .index = IndexIn(grid_.threads, i)};
+    Carrier& carrier = CarrierOf(i);
+    if (!carrier.ready) carrier.fiber.Start(&Machine::RunThreads, nullptr);
   }
   while (Sweep() || PassBarrier()) {
   }
@@ -199,7 +217,7 @@ bool Machine::Sweep() {
     if (threads_[i].state != State::kReady) continue;
     any = true;
     running_ = &threads_[i];
-    Fiber::Switch(scheduler_, *running_->fiber);
+    Fiber::Switch(Scheduler(), CarrierOf(i).fiber);
     if (!fault_.empty()) return false;
   }
   return any;

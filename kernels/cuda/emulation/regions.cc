@@ -16,6 +16,7 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kGuardBytes = FORESHARD_ADDRESS_SANITIZER ? 0 : 256;
 constexpr uint8_t kGuardByte = 0xc3;
 constexpr uint32_t kWarp = 32;
+constexpr uint64_t kWordBytes = 4;
 
 // Whether nothing orders the earlier access before the later one.
 bool Concurrent(const Stamp& earlier, const Stamp& later) {
@@ -55,55 +56,69 @@ Region::Region(std::string name, uint64_t bytes, uint8_t fill)
 Region::~Region() { ::operator delete(allocation_, std::align_val_t{kAlignment}); }
 
 std::string Region::Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who) {
-  if (touched_.empty()) touched_.resize(bytes_);
-  Byte* const first = touched_.data() + (address - reinterpret_cast<uintptr_t>(data_));
-  const bool atomic = kind == AccessKind::kAtomic;
-  for (Byte* byte = first; byte != first + bytes; ++byte) {
-    if (Concurrent(byte->writer, who) && !(atomic && byte->writer.atomic)) {
-      return absl::StrCat("a race in ", name_, " at byte ", byte - touched_.data(), " with the ",
-                          Describe("write", byte->writer));
+  if (words_.empty()) words_.resize((bytes_ + kWordBytes - 1) / kWordBytes);
+  uint64_t at = address - reinterpret_cast<uintptr_t>(data_);
+  for (const uint64_t end = at + bytes; at < end;) {
+    Touched& word = words_[at / kWordBytes];
+    const bool whole = at % kWordBytes == 0 && end - at >= kWordBytes;
+    if (!whole && word.split == 0) {
+      split_.push_back({word, word, word, word});
+      word.split = static_cast<uint32_t>(split_.size());
     }
-    if (kind == AccessKind::kRead) {
-      // Several readers that nothing orders are remembered as how far they are apart.
-      const Stamp& reader = byte->reader;
-      if (reader.launch == who.launch && reader.block != who.block) {
-        byte->readers = Readers::kOfGrid;
-      } else if (reader.launch != who.launch) {
-        byte->readers = Readers::kOne;
-      } else if (byte->readers != Readers::kOfGrid) {
-        if (reader.epoch != who.epoch) {
-          byte->readers = Readers::kOne;
-        } else if (reader.thread / kWarp != who.thread / kWarp) {
-          byte->readers = Readers::kOfBlock;
-        } else if (reader.thread != who.thread && byte->readers == Readers::kOne) {
-          byte->readers = Readers::kOfWarp;
-        }
-      }
-      byte->reader = who;
-      continue;
-    }
-    // Readers before a barrier of their block are in order with this; those of other blocks
-    // never are.
-    const Stamp& reader = byte->reader;
-    bool conflict = Concurrent(reader, who);
-    if (reader.launch == who.launch) {
-      if (byte->readers == Readers::kOfGrid) {
-        conflict = true;
-      } else if (reader.block == who.block && reader.epoch == who.epoch) {
-        if (byte->readers == Readers::kOfBlock) {
-          conflict = true;
-        } else if (byte->readers == Readers::kOfWarp && reader.warp_epoch == who.warp_epoch) {
-          conflict = true;
-        }
+    const uint64_t step = whole ? kWordBytes : 1;
+    std::string conflict;
+    if (word.split == 0) {
+      conflict = TouchOne(word, kind, who);
+    } else {
+      for (uint64_t i = 0; i < step && conflict.empty(); ++i) {
+        conflict = TouchOne(split_[word.split - 1][(at + i) % kWordBytes], kind, who);
       }
     }
-    if (conflict) {
-      return absl::StrCat("a race in ", name_, " at byte ", byte - touched_.data(), " with the ",
-                          Describe("read", reader), byte->readers == Readers::kOne ? "" : " and others");
-    }
-    byte->writer = who;
-    byte->writer.atomic = atomic;
+    if (!conflict.empty()) return absl::StrCat("a race in ", name_, " at byte ", at, " with the ", conflict);
+    at += step;
   }
+  return {};
+}
+
+std::string Region::TouchOne(Touched& touched, AccessKind kind, const Stamp& who) {
+  const bool atomic = kind == AccessKind::kAtomic;
+  if (Concurrent(touched.writer, who) && !(atomic && touched.writer.atomic)) {
+    return Describe("write", touched.writer);
+  }
+  const Stamp& reader = touched.reader;
+  const bool same_launch = reader.launch == who.launch;
+  const bool same_epoch = same_launch && reader.block == who.block && reader.epoch == who.epoch;
+  if (kind == AccessKind::kRead) {
+    // Several readers that nothing orders are remembered as how far they are apart.
+    if (same_launch && reader.block != who.block) {
+      touched.readers = Readers::kOfGrid;
+    } else if (!same_launch) {
+      touched.readers = Readers::kOne;
+    } else if (touched.readers != Readers::kOfGrid) {
+      if (!same_epoch) {
+        touched.readers = Readers::kOne;
+      } else if (reader.thread / kWarp != who.thread / kWarp) {
+        touched.readers = Readers::kOfBlock;
+      } else if (reader.thread != who.thread && touched.readers == Readers::kOne) {
+        touched.readers = Readers::kOfWarp;
+      }
+    }
+    touched.reader = who;
+    return {};
+  }
+  // Readers before a barrier of their block are in order with this; those of other blocks never
+  // are.
+  bool conflict = Concurrent(reader, who);
+  if (same_launch && touched.readers == Readers::kOfGrid) conflict = true;
+  if (same_epoch && touched.readers == Readers::kOfBlock) conflict = true;
+  if (same_epoch && touched.readers == Readers::kOfWarp && reader.warp_epoch == who.warp_epoch) {
+    conflict = true;
+  }
+  if (conflict) {
+    return absl::StrCat(Describe("read", reader), touched.readers == Readers::kOne ? "" : " and others");
+  }
+  touched.writer = who;
+  touched.writer.atomic = atomic;
   return {};
 }
 

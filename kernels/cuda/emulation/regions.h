@@ -2,7 +2,7 @@
 // the end and races (internal to the emulation).
 //
 // Every allocation of device memory, and every array that a thread block shares, is a region.
-// For each byte it is kept who last wrote and who last read it. Two accesses of one byte, one
+// For each word, and for each byte where bytes are accessed alone, it is kept who last wrote and who last read it. Two accesses of one byte, one
 // of them a write, are a race unless something orders them: being of one thread; a barrier of
 // the block between them; __syncwarp between them, for threads of one warp. Nothing orders two
 // blocks of one launch. Atomic accesses are no race among each other. What is found does not
@@ -13,6 +13,7 @@
 // end.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,17 +57,22 @@ class Region {
 
  private:
   enum class Readers : uint8_t { kOne, kOfWarp, kOfBlock, kOfGrid };
-  struct Byte {
+  // Who touched a word of four bytes, or one byte of it.
+  struct Touched {
     Stamp writer;
     Stamp reader;  // the last one
     Readers readers = Readers::kOne;
+    uint32_t split = 0;  // of a word: its bytes are told apart, in split_[split - 1]
   };
+
+  static std::string TouchOne(Touched& touched, AccessKind kind, const Stamp& who);
 
   const std::string name_;
   const uint64_t bytes_;
   uint8_t* allocation_ = nullptr;
   uint8_t* data_ = nullptr;
-  std::vector<Byte> touched_;  // empty until the first access
+  std::vector<Touched> words_;  // empty until the first access
+  std::vector<std::array<Touched, 4>> split_;
 };
 
 // Device and pinned memory, by address. Safe from any thread.

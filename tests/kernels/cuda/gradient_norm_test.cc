@@ -45,7 +45,7 @@ Result NormOf(const std::vector<float>& gradient, const std::vector<float>& stat
 
 TEST_F(CudaGradientNormTest, IsTheCpusToTheBit) {
   uint64_t turn = 0;
-  for (const uint64_t n : std::vector<uint64_t>{1, 7, 8, 9, 4097, kPiece, kPiece + 1, 5 * kPiece + 13, 40 * kPiece}) {
+  for (const uint64_t n : std::vector<uint64_t>{1, 7, 8, 9, 4097, kPiece, kPiece + 1, 5 * kPiece + 13, 33 * kPiece + 1}) {
     const ThreadOrder scoped(turn++ % kOrders);
     std::vector<float> gradient = Numbers(n, n);
     const double norm = NormOnCpu(gradient);
