@@ -103,4 +103,28 @@ inline constexpr uint32_t kAllLanes = 0xffffffff;
 __device__ __forceinline__ uint32_t LaneOfThread() { return threadIdx.x % kWarpSize; }
 __device__ __forceinline__ uint32_t WarpOfThread() { return threadIdx.x / kWarpSize; }
 
+// Of all lanes, given to all lanes. From sm_80 on one instruction does it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+__device__ __forceinline__ uint32_t SumOfWarp(uint32_t value) {
+#pragma unroll
+  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, other);
+  }
+  return value;
+}
+__device__ __forceinline__ uint32_t LargestOfWarp(uint32_t value) {
+#pragma unroll
+  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
+    const uint32_t theirs = __shfl_xor_sync(kAllLanes, value, other);
+    value = theirs > value ? theirs : value;
+  }
+  return value;
+}
+#else
+__device__ __forceinline__ uint32_t SumOfWarp(uint32_t value) { return __reduce_add_sync(kAllLanes, value); }
+__device__ __forceinline__ uint32_t LargestOfWarp(uint32_t value) {
+  return __reduce_max_sync(kAllLanes, value);
+}
+#endif
+
 }  // namespace FORESHARD_CUDA_NAMESPACE

@@ -71,11 +71,7 @@ __global__ void __launch_bounds__(kBlockThreads) EncodeQuantizedKernel(Encode en
       most = magnitude > most ? magnitude : most;
     }
   }
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    const uint32_t theirs = __shfl_xor_sync(kAllLanes, most, other);
-    most = theirs > most ? theirs : most;
-  }
+  most = LargestOfWarp(most);
   if (LaneOfThread() == 0) atomicMax(largest, most);
   __syncthreads();
   const float magnitude = __uint_as_float(largest[0]);

@@ -21,22 +21,6 @@ constexpr uint32_t kWarps = kBlockThreads / kWarpSize;
 constexpr uint32_t kWords = kMaxBlockElements / kWarpSize;
 constexpr uint32_t kWordsPerLane = kWords / kWarpSize;
 
-__device__ __forceinline__ uint32_t SumOfWarp(uint32_t value) {
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, other);
-  }
-  return value;
-}
-__device__ __forceinline__ int32_t LargestOfWarp(int32_t value) {
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    const int32_t theirs = __shfl_xor_sync(kAllLanes, value, other);
-    value = theirs > value ? theirs : value;
-  }
-  return value;
-}
-
 // Adds up over the lanes before this one.
 __device__ __forceinline__ uint32_t SumBefore(uint32_t value) {
   uint32_t sum = value;
@@ -149,7 +133,7 @@ __device__ __forceinline__ void TakeTies(const Pointer<uint32_t>& taken, const P
 
 __global__ void __launch_bounds__(kBlockThreads) EncodeTopKKernel(Encode encode) {
   FORESHARD_SHARED(uint32_t, partial, 2 * kWarps);
-  FORESHARD_SHARED(int32_t, largest, kWarps);
+  FORESHARD_SHARED(uint32_t, largest, kWarps);
   FORESHARD_SHARED(uint32_t, taken, kWords);
   FORESHARD_SHARED(uint32_t, ties, kWords);
   FORESHARD_SHARED(uint32_t, before, kWords);
@@ -174,25 +158,25 @@ __global__ void __launch_bounds__(kBlockThreads) EncodeTopKKernel(Encode encode)
     }
   }
   Magnitudes magnitudes;
-  int32_t most = -1;
+  uint32_t most = 0;
 #pragma unroll
   for (uint32_t j = 0; j < kPerThread; ++j) {
     const uint32_t i = j * kBlockThreads + threadIdx.x;
-    magnitudes.at[j] =
-        i < block.n ? static_cast<int32_t>(__float_as_uint(c[j]) & 0x7fffffff) : -1;
-    most = magnitudes.at[j] > most ? magnitudes.at[j] : most;
+    const uint32_t magnitude = __float_as_uint(c[j]) & 0x7fffffff;
+    magnitudes.at[j] = i < block.n ? static_cast<int32_t>(magnitude) : -1;
+    most = magnitude > most ? magnitude : most;
   }
   most = LargestOfWarp(most);
   if (LaneOfThread() == 0) largest[WarpOfThread()] = most;
   __syncthreads();
 #pragma unroll
   for (uint32_t warp = 0; warp < kWarps; ++warp) {
-    const int32_t theirs = largest[warp];
+    const uint32_t theirs = largest[warp];
     most = theirs > most ? theirs : most;
   }
   const uint32_t k = described.selected;
   const Bracket bracket =
-      FindBracket(magnitudes, most, block.n, k, BlockSums{partial, 0});
+      FindBracket(magnitudes, static_cast<int32_t>(most), block.n, k, BlockSums{partial, 0});
   // Where more than k are at or above low, low alone is left between the bounds: those above it
   // are taken, and so many of those equal to it.
   const bool tied = bracket.from_low != k;

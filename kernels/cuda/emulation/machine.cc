@@ -27,6 +27,7 @@ struct Thread {
   State state = State::kReady;
   uint32_t warp_epoch = 0;
   uint64_t result = 0;  // of the last warp operation
+  struct Carrier* carrier = nullptr;
 };
 
 // A fiber to run a thread of each block on, one after another.
@@ -37,7 +38,7 @@ struct Carrier {
 
 // A warp operation that some of its threads have reached.
 struct Gathering {
-  WarpOperation operation;
+  WarpOperation operation = WarpOperation::kSync;
   uint32_t mask = 0;
   uint32_t arrived = 0;
   uint64_t values[kWarpThreads] = {};
@@ -52,38 +53,37 @@ struct SharedRegion {
 class Machine {
  public:
   Machine(const char* kernel, const Grid& grid, uint64_t seed, const std::function<void()>& body)
-      : kernel_(kernel), grid_(grid), seed_(seed), body_(body), threads_(grid.threads.count()) {}
+      : kernel_(kernel), grid_(grid), seed_(seed), body_(body) {
+    stamp_.launch = ++launches_;
+  }
 
   absl::Status Run();
 
   const Grid& grid() const { return grid_; }
   const Dimensions& block() const { return block_; }
   Thread& thread() { return *running_; }
-  Stamp stamp() const {
-    return {.launch = launch_,
-            .block = block_number_,
-            .thread = running_->number,
-            .epoch = epoch_,
-            .warp_epoch = running_->warp_epoch};
-  }
+  const Stamp& stamp() const { return stamp_; }  // of the thread that runs
 
   void GiveWay(State state) {
     running_->state = state;
-    Fiber::Switch(CarrierOf(running_->number).fiber, Scheduler());
+    Fiber::Switch(running_->carrier->fiber, scheduler_);
   }
   uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source);
   Region* Shared(const void* site, const char* name, uint64_t bytes);
   [[noreturn]] void Fail(std::string text);
 
  private:
-  static Carrier& CarrierOf(uint32_t thread);
+  static Carrier* CarrierOf(uint32_t thread);
   static Fiber& Scheduler();
   static void RunThreads(void*);
   void RunBlock(uint32_t number);
   bool Sweep();
   bool PassBarrier();
   std::string Waiting() const;
-  void Complete(Gathering& gathering, uint32_t warp);
+  void Complete(const Gathering& gathering, uint32_t warp);
+  [[noreturn]] void FailMask(WarpOperation operation, uint32_t mask, uint32_t present);
+  [[noreturn]] void FailMixed(WarpOperation operation, uint32_t mask, WarpOperation other);
+  [[noreturn]] void FailShuffle(uint32_t lane, uint32_t source, uint32_t mask);
   std::vector<uint32_t> Order(uint32_t n, uint64_t draw) const {
     if (seed_ != 0) return RandomPermutation(RandomBits(seed_, kOrderStream, draw), kOrderStream, n);
     std::vector<uint32_t> order(n);
@@ -95,14 +95,13 @@ class Machine {
   const Grid grid_;
   const uint64_t seed_;
   const std::function<void()>& body_;
-  const uint32_t launch_ = ++launches_;
   std::vector<Thread> threads_;
   std::vector<std::vector<Gathering>> warps_;
   std::vector<SharedRegion> shared_;
+  Fiber& scheduler_ = Scheduler();
   Thread* running_ = nullptr;
+  Stamp stamp_;
   Dimensions block_;
-  uint32_t block_number_ = 0;
-  uint32_t epoch_ = 0;
   uint64_t sweeps_ = 0;
   std::string fault_;
 
@@ -115,10 +114,10 @@ thread_local uint64_t order_seed = 0;
 
 // Stacks are kept, since making them costs more than most launches; and so is what a sanitizer
 // keeps of them.
-Carrier& Machine::CarrierOf(uint32_t thread) {
+Carrier* Machine::CarrierOf(uint32_t thread) {
   thread_local std::vector<std::unique_ptr<Carrier>> carriers;
   while (carriers.size() <= thread) carriers.push_back(std::make_unique<Carrier>());
-  return *carriers[thread];
+  return carriers[thread].get();
 }
 
 Fiber& Machine::Scheduler() {
@@ -154,10 +153,10 @@ void Machine::RunThreads(void*) {
   while (true) {
     machine->body_();
     machine->running_->state = State::kEnded;
-    Carrier& carrier = CarrierOf(machine->running_->number);
-    carrier.ready = true;
-    Fiber::Switch(carrier.fiber, Scheduler());
-    carrier.ready = false;
+    Carrier* const carrier = machine->running_->carrier;
+    carrier->ready = true;
+    Fiber::Switch(carrier->fiber, Scheduler());
+    carrier->ready = false;
   }
 }
 
@@ -169,7 +168,7 @@ void Machine::Fail(std::string text) {
   }
   std::string().swap(text);
   running_->state = State::kEnded;
-  Fiber::Switch(CarrierOf(running_->number).fiber, Scheduler(), true);
+  Fiber::Switch(running_->carrier->fiber, scheduler_, true);
   std::abort();  // not gone back to
 }
 
@@ -182,6 +181,7 @@ absl::Status Machine::Run() {
         absl::StrCat("kernel ", kernel_, ": no GPU takes a grid of ", Text(grid_.blocks), " blocks of ",
                      Text(threads), " threads and ", grid_.shared_bytes, " bytes"));
   }
+  threads_.resize(count);
   for (const uint32_t number : Order(grid_.blocks.count(), 0)) {
     RunBlock(number);
     if (!fault_.empty()) return absl::InternalError(fault_);
@@ -192,15 +192,14 @@ absl::Status Machine::Run() {
 }
 
 void Machine::RunBlock(uint32_t number) {
-  block_number_ = number;
+  stamp_.block = number;
+  stamp_.epoch = 0;
   block_ = IndexIn(grid_.blocks, number);
-  epoch_ = 0;
   shared_.clear();
   warps_.assign((threads_.size() + kWarpThreads - 1) / kWarpThreads, {});
   for (uint32_t i = 0; i < threads_.size(); ++i) {
-    threads_[i] = {.number = i, .index = IndexIn(grid_.threads, i)};
-    Carrier& carrier = CarrierOf(i);
-    if (!carrier.ready) carrier.fiber.Start(&Machine::RunThreads, nullptr);
+    threads_[i] = {.number = i, .index = IndexIn(grid_.threads, i), .carrier = CarrierOf(i)};
+    if (!threads_[i].carrier->ready) threads_[i].carrier->fiber.Start(&Machine::RunThreads, nullptr);
   }
   while (Sweep() || PassBarrier()) {
   }
@@ -217,7 +216,9 @@ bool Machine::Sweep() {
     if (threads_[i].state != State::kReady) continue;
     any = true;
     running_ = &threads_[i];
-    Fiber::Switch(Scheduler(), CarrierOf(i).fiber);
+    stamp_.thread = i;
+    stamp_.warp_epoch = running_->warp_epoch;
+    Fiber::Switch(scheduler_, running_->carrier->fiber);
     if (!fault_.empty()) return false;
   }
   return any;
@@ -236,7 +237,7 @@ bool Machine::PassBarrier() {
     fault_ = absl::StrCat("kernel ", kernel_, ", block ", Text(block_), ": ", Waiting());
     return false;
   }
-  ++epoch_;
+  ++stamp_.epoch;
   for (Thread& thread : threads_) thread.state = State::kReady;
   return true;
 }
@@ -257,30 +258,39 @@ std::string Machine::Waiting() const {
   return "threads wait for ones that never come";
 }
 
+// Texts are made where they cost the threads that go on nothing.
+void Machine::FailMask(WarpOperation operation, uint32_t mask, uint32_t present) {
+  Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), " by lane ",
+                    running_->number % kWarpThreads, " of a warp that has the lanes ", absl::Hex(present)));
+}
+void Machine::FailMixed(WarpOperation operation, uint32_t mask, WarpOperation other) {
+  Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), ", while others of it are in ",
+                    Name(other)));
+}
+void Machine::FailShuffle(uint32_t lane, uint32_t source, uint32_t mask) {
+  Fail(absl::StrCat("lane ", lane, " shuffles from lane ", source, ", which is not in the mask ",
+                    absl::Hex(mask)));
+}
+
 uint64_t Machine::Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source) {
   const uint32_t warp = running_->number / kWarpThreads;
   const uint32_t lane = running_->number % kWarpThreads;
-  const uint32_t lanes = std::min<uint32_t>(
-      kWarpThreads, static_cast<uint32_t>(threads_.size()) - warp * kWarpThreads);
+  const uint32_t behind = static_cast<uint32_t>(threads_.size()) - warp * kWarpThreads;
+  const uint32_t lanes = behind < kWarpThreads ? behind : kWarpThreads;
   const uint32_t present = lanes == kWarpThreads ? ~0u : (1u << lanes) - 1;
-  if ((mask >> lane & 1) == 0 || (mask & ~present) != 0) {
-    Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), " by lane ", lane,
-                      " of a warp that has the lanes ", absl::Hex(present)));
-  }
+  if ((mask >> lane & 1) == 0 || (mask & ~present) != 0) FailMask(operation, mask, present);
   std::vector<Gathering>& gatherings = warps_[warp];
   Gathering* found = nullptr;
   for (Gathering& gathering : gatherings) {
     // Some of a mask may be on while others still are in an operation of fewer lanes.
     if (gathering.mask != mask) continue;
-    if (gathering.operation != operation) {
-      Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), ", while others of it are in ",
-                        Name(gathering.operation)));
-    }
+    if (gathering.operation != operation) FailMixed(operation, mask, gathering.operation);
     found = &gathering;
   }
   if (found == nullptr) {
-    gatherings.push_back({.operation = operation, .mask = mask});
-    found = &gatherings.back();
+    found = &gatherings.emplace_back();
+    found->operation = operation;
+    found->mask = mask;
   }
   found->arrived |= 1u << lane;
   found->values[lane] = value;
@@ -288,14 +298,16 @@ uint64_t Machine::Together(WarpOperation operation, uint32_t mask, uint64_t valu
   Thread& self = *running_;
   if (found->arrived == mask) {
     Complete(*found, warp);
-    gatherings.erase(gatherings.begin() + (found - gatherings.data()));
+    *found = gatherings.back();
+    gatherings.pop_back();
+    stamp_.warp_epoch = self.warp_epoch;
   } else {
     GiveWay(State::kInWarp);
   }
   return self.result;
 }
 
-void Machine::Complete(Gathering& gathering, uint32_t warp) {
+void Machine::Complete(const Gathering& gathering, uint32_t warp) {
   const uint32_t first = static_cast<uint32_t>(std::countr_zero(gathering.mask));
   uint64_t all = gathering.operation == WarpOperation::kBallot ? 0 : gathering.values[first];
   for (uint32_t lane = 0; lane < kWarpThreads; ++lane) {
@@ -307,14 +319,13 @@ void Machine::Complete(Gathering& gathering, uint32_t warp) {
       case WarpOperation::kShuffle:
         if (gathering.sources[lane] >= kWarpThreads ||
             (gathering.mask >> gathering.sources[lane] & 1) == 0) {
-          Fail(absl::StrCat("lane ", lane, " shuffles from lane ", gathering.sources[lane],
-                            ", which is not in the mask ", absl::Hex(gathering.mask)));
+          FailShuffle(lane, gathering.sources[lane], gathering.mask);
         }
         break;
       case WarpOperation::kBallot: all |= uint64_t{value != 0} << lane; break;
       case WarpOperation::kAdd: all = later ? static_cast<uint32_t>(all + value) : all; break;
-      case WarpOperation::kMinimum: all = std::min(all, value); break;
-      case WarpOperation::kMaximum: all = std::max(all, value); break;
+      case WarpOperation::kMinimum: all = value < all ? value : all; break;
+      case WarpOperation::kMaximum: all = value > all ? value : all; break;
       case WarpOperation::kOr: all |= value; break;
       case WarpOperation::kAnd: all &= value; break;
     }
@@ -343,25 +354,26 @@ Region* Machine::Shared(const void* site, const char* name, uint64_t bytes) {
   return shared_.back().region.get();
 }
 
-std::string FaultOf(Region* region, const void* address, uint64_t bytes, uint64_t alignment,
-                    AccessKind kind) {
+// Ends the launch: what is wrong with an access that Access found wrong.
+[[noreturn]] void FailAccess(Region* region, uintptr_t at, uint64_t bytes, uint64_t alignment,
+                             AccessKind kind) {
   const char* const what = kind == AccessKind::kRead ? "a read" : "a write";
-  const auto at = reinterpret_cast<uintptr_t>(address);
   if (region == nullptr) {
-    return absl::StrCat(what, " of ", bytes, " bytes at ", absl::Hex(at), ", which is no memory of the GPU");
+    Fail(absl::StrCat(what, " of ", bytes, " bytes at ", absl::Hex(at), ", which is no memory of the GPU"));
   }
   const auto begin = reinterpret_cast<uintptr_t>(region->data());
   if (!region->Contains(at, bytes)) {
-    return absl::StrCat(what, " of ", bytes, " bytes out of bounds, at byte ",
-                        static_cast<int64_t>(at - begin), " of ", region->name(), ", which has ",
-                        region->bytes());
+    Fail(absl::StrCat(what, " of ", bytes, " bytes out of bounds, at byte ",
+                      static_cast<int64_t>(at - begin), " of ", region->name(), ", which has ",
+                      region->bytes()));
   }
   if (at % alignment != 0) {
-    return absl::StrCat(what, " of ", bytes, " bytes that is not aligned, at byte ", at - begin, " of ",
-                        region->name());
+    Fail(absl::StrCat(what, " of ", bytes, " bytes that is not aligned, at byte ", at - begin, " of ",
+                      region->name()));
   }
-  const std::string race = region->Touch(at, bytes, kind, machine->stamp());
-  return race.empty() ? race : absl::StrCat(what, " that is ", race);
+  std::string text = region->Conflict();
+  text.insert(0, " that is ").insert(0, what);
+  Fail(std::move(text));
 }
 
 }  // namespace
@@ -391,8 +403,11 @@ uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32
 uint32_t Lane() { return machine->thread().number % kWarpThreads; }
 
 void Access(Region* region, const void* address, uint64_t bytes, uint64_t alignment, AccessKind kind) {
-  std::string fault = FaultOf(region, address, bytes, alignment, kind);
-  if (!fault.empty()) Fail(std::move(fault));
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (region == nullptr || !region->Contains(at, bytes) || at % alignment != 0 ||
+      !region->Touch(at, bytes, kind, machine->stamp())) {
+    FailAccess(region, at, bytes, alignment, kind);
+  }
 }
 
 Region* SharedArray(const void* site, const char* name, uint64_t bytes) {

@@ -55,36 +55,47 @@ Region::Region(std::string name, uint64_t bytes, uint8_t fill)
 
 Region::~Region() { ::operator delete(allocation_, std::align_val_t{kAlignment}); }
 
-std::string Region::Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who) {
+// Called for every access: kept free of objects that would need a stack frame watched.
+bool Region::Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who) {
   if (words_.empty()) words_.resize((bytes_ + kWordBytes - 1) / kWordBytes);
-  uint64_t at = address - reinterpret_cast<uintptr_t>(data_);
-  for (const uint64_t end = at + bytes; at < end;) {
+  const uint64_t begin = address - reinterpret_cast<uintptr_t>(data_);
+  const uint64_t end = begin + bytes;
+  if (begin % kWordBytes != 0 || bytes % kWordBytes != 0) return TouchPart(begin, end, kind, who);
+  for (uint64_t at = begin; at < end; at += kWordBytes) {
     Touched& word = words_[at / kWordBytes];
-    const bool whole = at % kWordBytes == 0 && end - at >= kWordBytes;
-    if (!whole && word.split == 0) {
+    if (word.split != 0) {
+      if (!TouchPart(at, at + kWordBytes, kind, who)) return false;
+    } else if (!TouchOne(word, kind, who)) {
+      conflict_at_ = at;
+      conflict_ = &word;
+      return false;
+    }
+  }
+  return true;
+}
+
+// Byte by byte.
+bool Region::TouchPart(uint64_t begin, uint64_t end, AccessKind kind, const Stamp& who) {
+  for (uint64_t at = begin; at < end; ++at) {
+    Touched& word = words_[at / kWordBytes];
+    if (word.split == 0) {
       split_.push_back({word, word, word, word});
       word.split = static_cast<uint32_t>(split_.size());
     }
-    const uint64_t step = whole ? kWordBytes : 1;
-    std::string conflict;
-    if (word.split == 0) {
-      conflict = TouchOne(word, kind, who);
-    } else {
-      for (uint64_t i = 0; i < step && conflict.empty(); ++i) {
-        conflict = TouchOne(split_[word.split - 1][(at + i) % kWordBytes], kind, who);
-      }
+    Touched& byte = split_[word.split - 1][at % kWordBytes];
+    if (!TouchOne(byte, kind, who)) {
+      conflict_at_ = at;
+      conflict_ = &byte;
+      return false;
     }
-    if (!conflict.empty()) return absl::StrCat("a race in ", name_, " at byte ", at, " with the ", conflict);
-    at += step;
   }
-  return {};
+  return true;
 }
 
-std::string Region::TouchOne(Touched& touched, AccessKind kind, const Stamp& who) {
+bool Region::TouchOne(Touched& touched, AccessKind kind, const Stamp& who) {
   const bool atomic = kind == AccessKind::kAtomic;
-  if (Concurrent(touched.writer, who) && !(atomic && touched.writer.atomic)) {
-    return Describe("write", touched.writer);
-  }
+  touched.with_reader = false;
+  if (Concurrent(touched.writer, who) && !(atomic && touched.writer.atomic)) return false;
   const Stamp& reader = touched.reader;
   const bool same_launch = reader.launch == who.launch;
   const bool same_epoch = same_launch && reader.block == who.block && reader.epoch == who.epoch;
@@ -104,22 +115,25 @@ std::string Region::TouchOne(Touched& touched, AccessKind kind, const Stamp& who
       }
     }
     touched.reader = who;
-    return {};
+    return true;
   }
   // Readers before a barrier of their block are in order with this; those of other blocks never
   // are.
-  bool conflict = Concurrent(reader, who);
-  if (same_launch && touched.readers == Readers::kOfGrid) conflict = true;
-  if (same_epoch && touched.readers == Readers::kOfBlock) conflict = true;
-  if (same_epoch && touched.readers == Readers::kOfWarp && reader.warp_epoch == who.warp_epoch) {
-    conflict = true;
-  }
-  if (conflict) {
-    return absl::StrCat(Describe("read", reader), touched.readers == Readers::kOne ? "" : " and others");
-  }
+  touched.with_reader =
+      Concurrent(reader, who) || (same_launch && touched.readers == Readers::kOfGrid) ||
+      (same_epoch && touched.readers == Readers::kOfBlock) ||
+      (same_epoch && touched.readers == Readers::kOfWarp && reader.warp_epoch == who.warp_epoch);
+  if (touched.with_reader) return false;
   touched.writer = who;
   touched.writer.atomic = atomic;
-  return {};
+  return true;
+}
+
+std::string Region::Conflict() const {
+  const bool reader = conflict_->with_reader;
+  return absl::StrCat("a race in ", name_, " at byte ", conflict_at_, " with the ",
+                      reader ? Describe("read", conflict_->reader) : Describe("write", conflict_->writer),
+                      reader && conflict_->readers != Readers::kOne ? " and others" : "");
 }
 
 std::string Region::BrokenGuard() const {

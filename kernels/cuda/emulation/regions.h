@@ -49,8 +49,10 @@ class Region {
     return address >= begin && address - begin <= bytes_ && bytes <= bytes_ - (address - begin);
   }
 
-  // Notes an access by `who`. Empty, or what it is in conflict with. The access is inside.
-  std::string Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who);
+  // Notes an access by `who`, which is inside. False where it is a race; then Conflict() says
+  // with what.
+  bool Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who);
+  std::string Conflict() const;
 
   // Empty, or where the guard words have been overwritten.
   std::string BrokenGuard() const;
@@ -62,10 +64,12 @@ class Region {
     Stamp writer;
     Stamp reader;  // the last one
     Readers readers = Readers::kOne;
+    bool with_reader = false;  // of the last race
     uint32_t split = 0;  // of a word: its bytes are told apart, in split_[split - 1]
   };
 
-  static std::string TouchOne(Touched& touched, AccessKind kind, const Stamp& who);
+  static bool TouchOne(Touched& touched, AccessKind kind, const Stamp& who);
+  bool TouchPart(uint64_t begin, uint64_t end, AccessKind kind, const Stamp& who);
 
   const std::string name_;
   const uint64_t bytes_;
@@ -73,6 +77,9 @@ class Region {
   uint8_t* data_ = nullptr;
   std::vector<Touched> words_;  // empty until the first access
   std::vector<std::array<Touched, 4>> split_;
+  // What the last race was with.
+  uint64_t conflict_at_ = 0;
+  const Touched* conflict_ = nullptr;
 };
 
 // Device and pinned memory, by address. Safe from any thread.
