@@ -8,7 +8,8 @@
 namespace FORESHARD_CUDA_NAMESPACE {
 
 // Quad q of n fp32 words at any address.
-__device__ __forceinline__ Quad LoadPlain(const Pointer<const uint8_t>& in, uint32_t q, uint32_t n) {
+__device__ __forceinline__ Quad LoadPlain(const Pointer<const uint8_t>& in, uint32_t q,
+                                          uint32_t n) {
   Quad quad = {};
   const uint32_t first = q * kQuad;
   if (AddressOf(in) % sizeof(float4) == 0 && first + kQuad <= n) {
@@ -55,14 +56,16 @@ __device__ __forceinline__ void DecodePlainBlock(const DecodeBlock<kAdam>& block
 // One thread block for each block of the table; `more` are the kernel's further arguments.
 template <typename... Parameters, typename... More>
 absl::Status LaunchEncode(const char* name, void (*kernel)(Encode, Parameters...),
-                          const EncodeArguments& arguments, NativeStream stream, const More&... more) {
+                          const EncodeArguments& arguments, NativeStream stream,
+                          const More&... more) {
   if (arguments.table.count == 0) return absl::OkStatus();
   const Grid grid = {.blocks = {arguments.table.count}, .threads = {kBlockThreads}};
   return Launch(name, kernel, grid, stream, Encode(arguments), more...);
 }
 template <typename... Parameters, typename... More>
 absl::Status LaunchDecode(const char* name, void (*kernel)(Decode, Parameters...),
-                          const DecodeArguments& arguments, NativeStream stream, const More&... more) {
+                          const DecodeArguments& arguments, NativeStream stream,
+                          const More&... more) {
   if (arguments.table.count == 0) return absl::OkStatus();
   const Grid grid = {.blocks = {arguments.table.count}, .threads = {kBlockThreads}};
   return Launch(name, kernel, grid, stream, Decode(arguments), more...);

@@ -10,9 +10,14 @@ namespace FORESHARD_CUDA_NAMESPACE {
 
 struct Decode {
   explicit Decode(const DecodeArguments& from)
-      : blocks(from.table.blocks), in(from.in), values(from.values), momentum(from.momentum),
-        denominator(from.denominator), into(from.into),
-        step{from.eta, from.beta1, from.weight_decay, from.of_gradients}, shared_key(from.key.shared) {}
+      : blocks(from.table.blocks),
+        in(from.in),
+        values(from.values),
+        momentum(from.momentum),
+        denominator(from.denominator),
+        into(from.into),
+        step{from.eta, from.beta1, from.weight_decay, from.of_gradients},
+        shared_key(from.key.shared) {}
 
   Pointer<const DeviceBlock> blocks;
   Pointer<const uint8_t> in;
@@ -28,8 +33,11 @@ struct Decode {
 template <bool kAdam>
 struct DecodeBlock {
   __device__ DecodeBlock(const Decode& decode, const DeviceBlock& block)
-      : in(decode.in + block.position), values(decode.values + block.offset), n(block.elements),
-        into(decode.into), step(decode.step) {
+      : in(decode.in + block.position),
+        values(decode.values + block.offset),
+        n(block.elements),
+        into(decode.into),
+        step(decode.step) {
     if (kAdam) {
       momentum = decode.momentum + block.offset;
       denominator = decode.denominator + block.offset;

@@ -6,7 +6,8 @@
 //     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 //     if (i < n) values[i] = 2 * values[i];
 //   }
-//   absl::Status status = Launch("Double", Double, {.blocks = {4}, .threads = {256}}, stream, values, n);
+//   const Grid grid = {.blocks = {4}, .threads = {256}};
+//   absl::Status status = Launch("Double", Double, grid, stream, values, n);
 //
 // Pointer<T> is T* on the GPU. In the emulation it knows its memory: accesses beyond it, races
 // and host pointers end the launch. So kernels take and pass Pointers, never T*, and do not
@@ -44,7 +45,7 @@ using emulation::StoreStreaming;
 // its identity.
 #define FORESHARD_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 // That of the launch's shared_bytes; one a kernel.
-#define FORESHARD_DYNAMIC_SHARED(type, name)              \
+#define FORESHARD_DYNAMIC_SHARED(type, name)                    \
   extern __shared__ __align__(16) unsigned char name##_bytes[]; \
   type* const name = reinterpret_cast<type*>(name##_bytes)
 
@@ -121,7 +122,9 @@ __device__ __forceinline__ uint32_t LargestOfWarp(uint32_t value) {
   return value;
 }
 #else
-__device__ __forceinline__ uint32_t SumOfWarp(uint32_t value) { return __reduce_add_sync(kAllLanes, value); }
+__device__ __forceinline__ uint32_t SumOfWarp(uint32_t value) {
+  return __reduce_add_sync(kAllLanes, value);
+}
 __device__ __forceinline__ uint32_t LargestOfWarp(uint32_t value) {
   return __reduce_max_sync(kAllLanes, value);
 }

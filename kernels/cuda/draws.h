@@ -18,7 +18,8 @@ __device__ __forceinline__ uint64_t MixBits(uint64_t word) {
 __device__ __forceinline__ uint64_t KeyOfBlock(uint64_t message, uint64_t offset) {
   constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
   constexpr uint64_t kBlockStream = 0x6b6c6264;  // "dblk"
-  return MixBits(MixBits(MixBits(message + kGolden) + kBlockStream + kGolden) + (offset + 1) * kGolden);
+  return MixBits(MixBits(MixBits(message + kGolden) + kBlockStream + kGolden) +
+                 (offset + 1) * kGolden);
 }
 
 __device__ __forceinline__ uint32_t Draw(uint64_t key, uint32_t i) {

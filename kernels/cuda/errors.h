@@ -16,8 +16,7 @@ inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (CUDA error ",
                                         static_cast<int>(error), ")");
   switch (error) {
-    case cudaErrorMemoryAllocation:
-      return absl::ResourceExhaustedError(text);
+    case cudaErrorMemoryAllocation: return absl::ResourceExhaustedError(text);
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
     case cudaErrorInitializationError:
@@ -27,10 +26,8 @@ inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
     case cudaErrorECCUncorrectable:
     case cudaErrorHardwareStackError:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorUnknown:
-      return absl::UnavailableError(text);
-    default:
-      return absl::InternalError(text);
+    case cudaErrorUnknown: return absl::UnavailableError(text);
+    default: return absl::InternalError(text);
   }
 }
 

@@ -17,7 +17,8 @@ __device__ __forceinline__ bool NotFinite(float value) {
 
 // partial[p] = the sum of squares of piece p.
 __global__ void __launch_bounds__(kSquareThreads)
-    SquaresKernel(Pointer<const float> values, uint64_t n, Pointer<double> partial, uint32_t pieces) {
+    SquaresKernel(Pointer<const float> values, uint64_t n, Pointer<double> partial,
+                  uint32_t pieces) {
   const uint32_t piece = blockIdx.x * kPiecesPerBlock + threadIdx.x / kLanes;
   double sum = 0;
   if (piece < pieces) {
@@ -105,7 +106,9 @@ Grid PiecesOf(uint64_t n) {
 
 }  // namespace
 
-uint64_t GradientNormPartials(uint64_t elements) { return (elements + kPieceElements - 1) / kPieceElements; }
+uint64_t GradientNormPartials(uint64_t elements) {
+  return (elements + kPieceElements - 1) / kPieceElements;
+}
 
 absl::Status GradientNormOnDevice(const GradientNormArguments& arguments, double* partial,
                                   GradientNorm* result, NativeStream stream) {
@@ -113,25 +116,28 @@ absl::Status GradientNormOnDevice(const GradientNormArguments& arguments, double
   if (pieces > 0) {
     const Grid grid = {.blocks = {(pieces + kPiecesPerBlock - 1) / kPiecesPerBlock},
                        .threads = {kSquareThreads}};
-    const absl::Status squares =
-        Launch("GradientSquares", SquaresKernel, grid, stream, Pointer<const float>(arguments.gradient),
-               arguments.elements, Pointer<double>(partial), pieces);
+    const absl::Status squares = Launch("GradientSquares", SquaresKernel, grid, stream,
+                                        Pointer<const float>(arguments.gradient),
+                                        arguments.elements, Pointer<double>(partial), pieces);
     if (!squares.ok()) return squares;
   }
   const Grid one = {.blocks = {1}, .threads = {kWarpSize}};
-  const absl::Status joined = Launch("GradientNorm", JoinKernel, one, stream, Pointer<const double>(partial),
-                                     pieces, arguments.clip_norm, Pointer<GradientNorm>(result));
+  const absl::Status joined =
+      Launch("GradientNorm", JoinKernel, one, stream, Pointer<const double>(partial), pieces,
+             arguments.clip_norm, Pointer<GradientNorm>(result));
   if (!joined.ok()) return joined;
   if (arguments.clip_norm > 0 && arguments.elements > 0) {
-    const absl::Status clipped =
-        Launch("ClipGradient", ClipKernel, PiecesOf(arguments.elements), stream,
-               Pointer<float>(arguments.gradient), arguments.elements, Pointer<const GradientNorm>(result));
+    const absl::Status clipped = Launch("ClipGradient", ClipKernel, PiecesOf(arguments.elements),
+                                        stream, Pointer<float>(arguments.gradient),
+                                        arguments.elements, Pointer<const GradientNorm>(result));
     if (!clipped.ok()) return clipped;
   }
-  return CheckFinite(arguments.statistics, arguments.statistic_elements, &result->not_finite, stream);
+  return CheckFinite(arguments.statistics, arguments.statistic_elements, &result->not_finite,
+                     stream);
 }
 
-absl::Status CheckFinite(const float* values, uint64_t n, uint32_t* not_finite, NativeStream stream) {
+absl::Status CheckFinite(const float* values, uint64_t n, uint32_t* not_finite,
+                         NativeStream stream) {
   if (n == 0) return absl::OkStatus();
   return Launch("CheckFinite", FiniteKernel, PiecesOf(n), stream, Pointer<const float>(values), n,
                 Pointer<uint32_t>(not_finite));

@@ -20,8 +20,8 @@
 namespace FORESHARD_CUDA_NAMESPACE {
 
 struct GradientNorm {
-  double norm = 0;  // before clipping
-  float factor = 1;  // the gradient has been multiplied by
+  double norm = 0;          // before clipping
+  float factor = 1;         // the gradient has been multiplied by
   uint32_t not_finite = 0;  // 1: a value of gradient or statistics, or the norm, is not finite
 };
 
@@ -41,6 +41,7 @@ absl::Status GradientNormOnDevice(const GradientNormArguments& arguments, double
                                   GradientNorm* result, NativeStream stream);
 
 // Sets *not_finite to 1 where a value is not finite, and leaves it alone where none is.
-absl::Status CheckFinite(const float* values, uint64_t n, uint32_t* not_finite, NativeStream stream);
+absl::Status CheckFinite(const float* values, uint64_t n, uint32_t* not_finite,
+                         NativeStream stream);
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

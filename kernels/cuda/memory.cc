@@ -13,9 +13,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-std::string MiB(uint64_t bytes) {
-  return absl::StrCat(static_cast<double>(bytes) / kMiB, " MiB");
-}
+std::string MiB(uint64_t bytes) { return absl::StrCat(static_cast<double>(bytes) / kMiB, " MiB"); }
 
 absl::Status DoesNotFit(uint64_t bytes, const MemoryInfo& info) {
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -64,7 +62,8 @@ absl::StatusOr<Memory> Memory::Allocate(MemoryKind kind, uint64_t bytes) {
     return info.ok() ? DoesNotFit(bytes, *info) : info.status();
   }
   absl::Status status = CudaStatus(
-      error, absl::StrCat("allocating ", MiB(bytes), device ? " of GPU memory" : " of pinned memory"));
+      error,
+      absl::StrCat("allocating ", MiB(bytes), device ? " of GPU memory" : " of pinned memory"));
   if (!status.ok()) {
     memory.data_ = nullptr;
     return status;

@@ -53,8 +53,8 @@ __device__ __forceinline__ Quad LoadQuad(const Pointer<const float>& from, uint3
   return quad;
 }
 
-__device__ __forceinline__ void StoreQuad(const Pointer<float>& to, uint32_t q, uint32_t n, bool aligned,
-                                          const Quad& quad) {
+__device__ __forceinline__ void StoreQuad(const Pointer<float>& to, uint32_t q, uint32_t n,
+                                          bool aligned, const Quad& quad) {
   const uint32_t first = q * kQuad;
   if (aligned && first + kQuad <= n) {
     StoreStreaming(CastPointer<float4>(to + first),
@@ -72,15 +72,21 @@ __device__ __forceinline__ Quad LoadShared(const Pointer<float>& from, uint32_t 
   const float4 word = *CastPointer<const float4>(from + q * kQuad);
   return {word.x, word.y, word.z, word.w};
 }
-__device__ __forceinline__ void StoreShared(const Pointer<float>& to, uint32_t q, const Quad& quad) {
+__device__ __forceinline__ void StoreShared(const Pointer<float>& to, uint32_t q,
+                                            const Quad& quad) {
   *CastPointer<float4>(to + q * kQuad) = float4{quad.x[0], quad.x[1], quad.x[2], quad.x[3]};
 }
 
 // An encode's arguments, its pointers known to the emulation.
 struct Encode {
   explicit Encode(const EncodeArguments& from)
-      : blocks(from.table.blocks), values(from.values), error(from.error), out(from.out),
-        stop(from.stop), shared_key(from.key.shared), own_key(from.key.own) {}
+      : blocks(from.table.blocks),
+        values(from.values),
+        error(from.error),
+        out(from.out),
+        stop(from.stop),
+        shared_key(from.key.shared),
+        own_key(from.key.own) {}
 
   Pointer<const DeviceBlock> blocks;
   Pointer<const float> values;
@@ -95,8 +101,10 @@ struct Encode {
 // One block of it. `aligned` holds for all of its arrays.
 struct EncodeBlock {
   __device__ EncodeBlock(const Encode& encode, const DeviceBlock& block)
-      : values(encode.values + block.offset), has_error(!(encode.error == nullptr)),
-        n(block.elements), out(encode.out + block.position) {
+      : values(encode.values + block.offset),
+        has_error(!(encode.error == nullptr)),
+        n(block.elements),
+        out(encode.out + block.position) {
     if (has_error) error = encode.error + block.offset;
     aligned = QuadsAligned(values, error);
   }

@@ -2,9 +2,9 @@
 //
 // Encode: c to shared memory and its largest magnitude, a maximum of whole numbers that has no
 // order; then each pair of threads rounds eight elements and packs them into b bytes.
+#include "kernels/cuda/codec_kernel.h"
 #include "kernels/cuda/codecs.h"
 #include "kernels/cuda/draws.h"
-#include "kernels/cuda/codec_kernel.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -48,7 +48,8 @@ __device__ __forceinline__ float ValueOf(uint32_t field, const Levels& levels) {
   return static_cast<float>(static_cast<int32_t>(field - levels.most)) * levels.step;
 }
 
-__global__ void __launch_bounds__(kBlockThreads) EncodeQuantizedKernel(Encode encode, uint32_t bits) {
+__global__ void __launch_bounds__(kBlockThreads)
+    EncodeQuantizedKernel(Encode encode, uint32_t bits) {
   FORESHARD_SHARED(float, shared_c, kMaxBlockElements);
   FORESHARD_SHARED(uint8_t, bytes, kMostBytes);
   FORESHARD_SHARED(uint32_t, largest, 1);
@@ -109,7 +110,8 @@ __global__ void __launch_bounds__(kBlockThreads) EncodeQuantizedKernel(Encode en
 }
 
 template <bool kAdam>
-__global__ void __launch_bounds__(kBlockThreads) DecodeQuantizedKernel(Decode decode, uint32_t bits) {
+__global__ void __launch_bounds__(kBlockThreads)
+    DecodeQuantizedKernel(Decode decode, uint32_t bits) {
   const DeviceBlock described = decode.blocks[blockIdx.x];
   const DecodeBlock<kAdam> block(decode, described);
   if (described.plain) {
@@ -146,8 +148,9 @@ absl::Status EncodeQuantized(uint32_t bits, const EncodeArguments& arguments, Na
 
 absl::Status DecodeQuantized(uint32_t bits, const DecodeArguments& arguments, NativeStream stream) {
   const bool adam = arguments.into == DecodeInto::kFrozenAdam;
-  return LaunchDecode("DecodeQuantized", adam ? DecodeQuantizedKernel<true> : DecodeQuantizedKernel<false>,
-                      arguments, stream, bits);
+  return LaunchDecode("DecodeQuantized",
+                      adam ? DecodeQuantizedKernel<true> : DecodeQuantizedKernel<false>, arguments,
+                      stream, bits);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

@@ -6,9 +6,9 @@
 // nothing but the chosen elements is read. Decode puts the words at their places in a block of
 // zeros in shared memory: x + 0 is computed for the others, as on the CPU, where it makes +0 of
 // -0.
+#include "kernels/cuda/codec_kernel.h"
 #include "kernels/cuda/codecs.h"
 #include "kernels/cuda/draws.h"
-#include "kernels/cuda/codec_kernel.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kBlockThreads) DecodeRandomKKernel(Decode deco
     return;
   }
   const uint64_t key = KeyOfBlock(decode.shared_key, described.offset);
-  for (uint32_t q = threadIdx.x; q < QuadsOf(block.n); q += kBlockThreads) StoreShared(decoded, q, {});
+  for (uint32_t q = threadIdx.x; q < QuadsOf(block.n); q += kBlockThreads)
+    StoreShared(decoded, q, {});
   __syncthreads();
   for (uint32_t j = threadIdx.x; j < described.selected; j += kBlockThreads) {
     decoded[Chosen(key, j, block.n, described.selected)] =
@@ -85,8 +86,9 @@ absl::Status EncodeRandomK(const EncodeArguments& arguments, NativeStream stream
 
 absl::Status DecodeRandomK(const DecodeArguments& arguments, NativeStream stream) {
   const bool adam = arguments.into == DecodeInto::kFrozenAdam;
-  return LaunchDecode("DecodeRandomK", adam ? DecodeRandomKKernel<true> : DecodeRandomKKernel<false>,
-                      arguments, stream);
+  return LaunchDecode("DecodeRandomK",
+                      adam ? DecodeRandomKKernel<true> : DecodeRandomKKernel<false>, arguments,
+                      stream);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

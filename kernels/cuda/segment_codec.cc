@@ -21,7 +21,9 @@ uint32_t Selected(const Codec& codec, uint32_t elements) {
 
 // Eight elements are a scale and one byte a bit.
 uint32_t BitsOf(const Codec& codec) {
-  return codec.id() == CodecId::kQuantized ? codec.BlockBytes(8) - static_cast<uint32_t>(sizeof(float)) : 0;
+  return codec.id() == CodecId::kQuantized
+             ? codec.BlockBytes(8) - static_cast<uint32_t>(sizeof(float))
+             : 0;
 }
 
 }  // namespace
@@ -36,8 +38,8 @@ absl::StatusOr<SegmentCodec> SegmentCodec::Make(const Codec& codec, absl::Span<c
   for (const Block& block : blocks) {
     if (block.elements == 0 || block.elements > kMaxBlockElements) {
       return absl::InvalidArgumentError(absl::StrCat("the block at element ", block.offset, " has ",
-                                                     block.elements, " elements: 1 to ", kMaxBlockElements,
-                                                     " are possible"));
+                                                     block.elements, " elements: 1 to ",
+                                                     kMaxBlockElements, " are possible"));
     }
     const Codec& by = BlockCodec(codec, block);
     described.push_back({.offset = block.offset,
@@ -49,9 +51,11 @@ absl::StatusOr<SegmentCodec> SegmentCodec::Make(const Codec& codec, absl::Span<c
     made.encoded_bytes_ += by.BlockBytes(block.elements);
   }
   if (described.size() > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat(described.size(), " blocks are more than a launch takes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(described.size(), " blocks are more than a launch takes"));
   }
-  absl::StatusOr<DeviceArray<DeviceBlock>> table = DeviceArray<DeviceBlock>::Allocate(described.size());
+  absl::StatusOr<DeviceArray<DeviceBlock>> table =
+      DeviceArray<DeviceBlock>::Allocate(described.size());
   if (!table.ok()) return table.status();
   made.blocks_ = *std::move(table);
   made.table_ = {made.blocks_.data(), static_cast<uint32_t>(described.size())};
@@ -64,8 +68,8 @@ absl::StatusOr<SegmentCodec> SegmentCodec::Make(const Codec& codec, absl::Span<c
   return made;
 }
 
-absl::Status SegmentCodec::Encode(const float* values, float* error, const CodecKey& key, uint8_t* out,
-                                  const uint32_t* stop, NativeStream stream) const {
+absl::Status SegmentCodec::Encode(const float* values, float* error, const CodecKey& key,
+                                  uint8_t* out, const uint32_t* stop, NativeStream stream) const {
   const EncodeArguments arguments = {
       .table = table_, .values = values, .error = error, .key = key, .out = out, .stop = stop};
   switch (id_) {
@@ -97,8 +101,9 @@ absl::Status SegmentCodec::Launch(const DecodeArguments& arguments, NativeStream
 
 absl::Status SegmentCodec::Decode(const uint8_t* in, const CodecKey& key, float* values,
                                   NativeStream stream) const {
-  return Launch({.table = table_, .in = in, .key = key, .into = DecodeInto::kValues, .values = values},
-                stream);
+  return Launch(
+      {.table = table_, .in = in, .key = key, .into = DecodeInto::kValues, .values = values},
+      stream);
 }
 
 absl::Status SegmentCodec::DecodeReply(const uint8_t* in, const CodecKey& key, float* values,
@@ -109,7 +114,8 @@ absl::Status SegmentCodec::DecodeReply(const uint8_t* in, const CodecKey& key, f
 
 absl::Status SegmentCodec::DecodeAdd(const uint8_t* in, const CodecKey& key, float* values,
                                      NativeStream stream) const {
-  return Launch({.table = table_, .in = in, .key = key, .into = DecodeInto::kSum, .values = values}, stream);
+  return Launch({.table = table_, .in = in, .key = key, .into = DecodeInto::kSum, .values = values},
+                stream);
 }
 
 absl::Status SegmentCodec::DecodeFrozenAdam(const uint8_t* in, const CodecKey& key,

@@ -41,12 +41,14 @@ class SegmentCodec {
                       const uint32_t* stop, NativeStream stream) const;
 
   // `in` is free of faults.
-  absl::Status Decode(const uint8_t* in, const CodecKey& key, float* values, NativeStream stream) const;
+  absl::Status Decode(const uint8_t* in, const CodecKey& key, float* values,
+                      NativeStream stream) const;
   // As the codec's replies carry it: the values themselves, or differences to what `values` holds.
   absl::Status DecodeReply(const uint8_t* in, const CodecKey& key, float* values,
                            NativeStream stream) const;
   // values += decoded, of all blocks.
-  absl::Status DecodeAdd(const uint8_t* in, const CodecKey& key, float* values, NativeStream stream) const;
+  absl::Status DecodeAdd(const uint8_t* in, const CodecKey& key, float* values,
+                         NativeStream stream) const;
   // Decodes the shared result of a compressed round and takes it, in one pass
   // (TakeResult of kernels/frozen_adam.h; weight decay in decayed blocks only).
   absl::Status DecodeFrozenAdam(const uint8_t* in, const CodecKey& key, const FrozenAdamStep& step,

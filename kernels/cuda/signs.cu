@@ -3,8 +3,8 @@
 // Encode: all threads leave c in shared memory, the only place where it lies between the one
 // read and the one write; eight threads add up the scale's terms, one a lane, in the format's
 // order; then all threads make bits and error. See codecs.h on what that costs.
-#include "kernels/cuda/codecs.h"
 #include "kernels/cuda/codec_kernel.h"
+#include "kernels/cuda/codecs.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -111,15 +111,17 @@ __global__ void __launch_bounds__(kBlockThreads) DecodeSignsKernel(Decode decode
 
 absl::Status EncodeSigns(SignScale scale, const EncodeArguments& arguments, NativeStream stream) {
   if (scale == SignScale::kRootMeanSquare) {
-    return LaunchEncode("EncodeOneBit", EncodeSignsKernel<SignScale::kRootMeanSquare>, arguments, stream);
+    return LaunchEncode("EncodeOneBit", EncodeSignsKernel<SignScale::kRootMeanSquare>, arguments,
+                        stream);
   }
-  return LaunchEncode("EncodeOneBitMean", EncodeSignsKernel<SignScale::kMeanMagnitude>, arguments, stream);
+  return LaunchEncode("EncodeOneBitMean", EncodeSignsKernel<SignScale::kMeanMagnitude>, arguments,
+                      stream);
 }
 
 absl::Status DecodeSigns(const DecodeArguments& arguments, NativeStream stream) {
   const bool adam = arguments.into == DecodeInto::kFrozenAdam;
-  return LaunchDecode("DecodeSigns", adam ? DecodeSignsKernel<true> : DecodeSignsKernel<false>, arguments,
-                      stream);
+  return LaunchDecode("DecodeSigns", adam ? DecodeSignsKernel<true> : DecodeSignsKernel<false>,
+                      arguments, stream);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

@@ -9,8 +9,8 @@
 // downwards in widening steps, since the k-th is most often a few powers of two below it, and
 // ends once the count is k, or one magnitude is left, some of whose bearers stay.
 // Decode: as random_k's.
-#include "kernels/cuda/codecs.h"
 #include "kernels/cuda/codec_kernel.h"
+#include "kernels/cuda/codecs.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -68,8 +68,8 @@ struct Bracket {
   uint32_t from_low, above;
 };
 
-__device__ __forceinline__ Bracket FindBracket(const Magnitudes& magnitudes, int32_t most, uint32_t n,
-                                               uint32_t k, BlockSums sums) {
+__device__ __forceinline__ Bracket FindBracket(const Magnitudes& magnitudes, int32_t most,
+                                               uint32_t n, uint32_t k, BlockSums sums) {
   Bracket bracket = {0, most + 1, n, 0};
   int32_t width = 1 << 23;  // one power of two
   while (bracket.high > width) {
@@ -101,7 +101,8 @@ __device__ __forceinline__ Bracket FindBracket(const Magnitudes& magnitudes, int
 
 // By the first warp: adds to `taken` so many of the `ties`, the first ones, and leaves in
 // `before` how many are taken before each word.
-__device__ __forceinline__ void TakeTies(const Pointer<uint32_t>& taken, const Pointer<uint32_t>& ties,
+__device__ __forceinline__ void TakeTies(const Pointer<uint32_t>& taken,
+                                         const Pointer<uint32_t>& ties,
                                          const Pointer<uint32_t>& before, uint32_t wanted) {
   const uint32_t first = LaneOfThread() * kWordsPerLane;
   uint32_t mine = 0;
@@ -118,8 +119,6 @@ __device__ __forceinline__ void TakeTies(const Pointer<uint32_t>& taken, const P
       tied &= tied - 1;
       ++earlier;
     }
-    // Those that are not taken count, too, as earlier ones.
-    earlier += __popc(tied);
     taken[first + w] = word;
     count += __popc(word);
   }
@@ -221,7 +220,8 @@ __global__ void __launch_bounds__(kBlockThreads) DecodeTopKKernel(Decode decode)
   }
   const uint32_t k = described.selected;
   const Pointer<const uint8_t> words = block.in + k * sizeof(uint16_t);
-  for (uint32_t q = threadIdx.x; q < QuadsOf(block.n); q += kBlockThreads) StoreShared(decoded, q, {});
+  for (uint32_t q = threadIdx.x; q < QuadsOf(block.n); q += kBlockThreads)
+    StoreShared(decoded, q, {});
   __syncthreads();
   for (uint32_t j = threadIdx.x; j < k; j += kBlockThreads) {
     const uint32_t index = LoadWord<uint16_t>(block.in + j * sizeof(uint16_t));
@@ -243,8 +243,8 @@ absl::Status EncodeTopK(const EncodeArguments& arguments, NativeStream stream) {
 
 absl::Status DecodeTopK(const DecodeArguments& arguments, NativeStream stream) {
   const bool adam = arguments.into == DecodeInto::kFrozenAdam;
-  return LaunchDecode("DecodeTopK", adam ? DecodeTopKKernel<true> : DecodeTopKKernel<false>, arguments,
-                      stream);
+  return LaunchDecode("DecodeTopK", adam ? DecodeTopKKernel<true> : DecodeTopKKernel<false>,
+                      arguments, stream);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

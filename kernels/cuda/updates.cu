@@ -11,7 +11,9 @@ __device__ __forceinline__ bool Stops(const Pointer<const uint32_t>& stop) {
 }
 
 // Vectors without blocks are cut into pieces of so many elements, a thread block each.
-__device__ __forceinline__ uint64_t PieceBegin() { return uint64_t{blockIdx.x} * kMaxBlockElements; }
+__device__ __forceinline__ uint64_t PieceBegin() {
+  return uint64_t{blockIdx.x} * kMaxBlockElements;
+}
 __device__ __forceinline__ uint32_t PieceElements(uint64_t n) {
   const uint64_t left = n - PieceBegin();
   return left < kMaxBlockElements ? static_cast<uint32_t>(left) : kMaxBlockElements;
@@ -21,11 +23,14 @@ Grid PiecesOf(uint64_t n) {
   const auto pieces = static_cast<uint32_t>((n + kMaxBlockElements - 1) / kMaxBlockElements);
   return {.blocks = {pieces}, .threads = {kBlockThreads}};
 }
-Grid BlocksOf(const BlockTable& table) { return {.blocks = {table.count}, .threads = {kBlockThreads}}; }
+Grid BlocksOf(const BlockTable& table) {
+  return {.blocks = {table.count}, .threads = {kBlockThreads}};
+}
 
 __global__ void __launch_bounds__(kBlockThreads)
-    DanaSlimKernel(Pointer<const DeviceBlock> blocks, DanaSlimStep step, Pointer<const float> all_theta,
-                   Pointer<float> all_v, Pointer<float> all_gradients, Pointer<const uint32_t> stop) {
+    DanaSlimKernel(Pointer<const DeviceBlock> blocks, DanaSlimStep step,
+                   Pointer<const float> all_theta, Pointer<float> all_v,
+                   Pointer<float> all_gradients, Pointer<const uint32_t> stop) {
   if (Stops(stop)) return;
   const DeviceBlock block = blocks[blockIdx.x];
   const Pointer<const float> theta = all_theta + block.offset;
@@ -53,8 +58,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    MixMomentumKernel(float beta1, uint64_t all, Pointer<const float> momentum, Pointer<float> gradient,
-                      Pointer<const uint32_t> stop) {
+    MixMomentumKernel(float beta1, uint64_t all, Pointer<const float> momentum,
+                      Pointer<float> gradient, Pointer<const uint32_t> stop) {
   if (Stops(stop)) return;
   const uint32_t n = PieceElements(all);
   momentum = momentum + PieceBegin();
@@ -70,9 +75,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    TakeResultKernel(Pointer<const DeviceBlock> blocks, AdamStep step, Pointer<const float> all_results,
-                     Pointer<float> all_momentum, Pointer<const float> all_denominators,
-                     Pointer<float> all_theta) {
+    TakeResultKernel(Pointer<const DeviceBlock> blocks, AdamStep step,
+                     Pointer<const float> all_results, Pointer<float> all_momentum,
+                     Pointer<const float> all_denominators, Pointer<float> all_theta) {
   const DeviceBlock block = blocks[blockIdx.x];
   const Pointer<const float> result = all_results + block.offset;
   const Pointer<float> momentum = all_momentum + block.offset;
@@ -139,8 +144,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    LocalSgdStepKernel(Pointer<const DeviceBlock> blocks, LocalStep step, Pointer<const float> gradients,
-                       Pointer<float> all_v, Pointer<float> all_x, Pointer<const uint32_t> stop) {
+    LocalSgdStepKernel(Pointer<const DeviceBlock> blocks, LocalStep step,
+                       Pointer<const float> gradients, Pointer<float> all_v, Pointer<float> all_x,
+                       Pointer<const uint32_t> stop) {
   if (Stops(stop)) return;
   const DeviceBlock block = blocks[blockIdx.x];
   const bool keeps_v = step.momentum != 0;
@@ -167,8 +173,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    ElasticDifferenceKernel(float alpha, uint64_t all, Pointer<const float> center, Pointer<float> x,
-                            Pointer<float> difference, Pointer<uint32_t> not_finite) {
+    ElasticDifferenceKernel(float alpha, uint64_t all, Pointer<const float> center,
+                            Pointer<float> x, Pointer<float> difference,
+                            Pointer<uint32_t> not_finite) {
   const uint32_t n = PieceElements(all);
   center = center + PieceBegin();
   x = x + PieceBegin();
@@ -193,8 +200,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 }  // namespace
 
-absl::Status DanaSlimHalf(const BlockTable& table, const DanaSlimStep& step, const float* theta, float* v,
-                          float* gradient, const uint32_t* stop, NativeStream stream) {
+absl::Status DanaSlimHalf(const BlockTable& table, const DanaSlimStep& step, const float* theta,
+                          float* v, float* gradient, const uint32_t* stop, NativeStream stream) {
   if (table.count == 0) return absl::OkStatus();
   return Launch("DanaSlimHalf", DanaSlimKernel, BlocksOf(table), stream,
                 Pointer<const DeviceBlock>(table.blocks), step, Pointer<const float>(theta),
@@ -205,11 +212,13 @@ absl::Status MixMomentum(float beta1, uint64_t n, const float* momentum, float* 
                          const uint32_t* stop, NativeStream stream) {
   if (n == 0) return absl::OkStatus();
   return Launch("MixMomentum", MixMomentumKernel, PiecesOf(n), stream, beta1, n,
-                Pointer<const float>(momentum), Pointer<float>(gradient), Pointer<const uint32_t>(stop));
+                Pointer<const float>(momentum), Pointer<float>(gradient),
+                Pointer<const uint32_t>(stop));
 }
 
 absl::Status TakeResult(const BlockTable& table, const FrozenAdamStep& step, const float* result,
-                        float* momentum, const float* denominator, float* theta, NativeStream stream) {
+                        float* momentum, const float* denominator, float* theta,
+                        NativeStream stream) {
   if (table.count == 0) return absl::OkStatus();
   const AdamStep same = {step.eta, step.beta1, step.weight_decay, step.of_gradients};
   return Launch("TakeResult", TakeResultKernel, BlocksOf(table), stream,
@@ -217,10 +226,11 @@ absl::Status TakeResult(const BlockTable& table, const FrozenAdamStep& step, con
                 Pointer<float>(momentum), Pointer<const float>(denominator), Pointer<float>(theta));
 }
 
-absl::Status AddScaled(uint64_t n, float factor, const float* values, float* sum, NativeStream stream) {
+absl::Status AddScaled(uint64_t n, float factor, const float* values, float* sum,
+                       NativeStream stream) {
   if (n == 0) return absl::OkStatus();
-  return Launch("AddScaled", AddScaledKernel, PiecesOf(n), stream, n, factor, Pointer<const float>(values),
-                Pointer<float>(sum));
+  return Launch("AddScaled", AddScaledKernel, PiecesOf(n), stream, n, factor,
+                Pointer<const float>(values), Pointer<float>(sum));
 }
 
 absl::Status Scale(uint64_t n, float factor, float* values, NativeStream stream) {
@@ -228,23 +238,23 @@ absl::Status Scale(uint64_t n, float factor, float* values, NativeStream stream)
   return Launch("Scale", ScaleKernel, PiecesOf(n), stream, n, factor, Pointer<float>(values));
 }
 
-absl::Status LookAhead(float delta, float eta, uint64_t n, const float* x, const float* v, float* ahead,
-                       NativeStream stream) {
+absl::Status LookAhead(float delta, float eta, uint64_t n, const float* x, const float* v,
+                       float* ahead, NativeStream stream) {
   if (n == 0) return absl::OkStatus();
-  return Launch("LookAhead", LookAheadKernel, PiecesOf(n), stream, eta * delta, n, Pointer<const float>(x),
-                Pointer<const float>(v), Pointer<float>(ahead));
+  return Launch("LookAhead", LookAheadKernel, PiecesOf(n), stream, eta * delta, n,
+                Pointer<const float>(x), Pointer<const float>(v), Pointer<float>(ahead));
 }
 
-absl::Status LocalSgdStep(const BlockTable& table, const LocalStep& step, const float* gradient, float* v,
-                          float* x, const uint32_t* stop, NativeStream stream) {
+absl::Status LocalSgdStep(const BlockTable& table, const LocalStep& step, const float* gradient,
+                          float* v, float* x, const uint32_t* stop, NativeStream stream) {
   if (table.count == 0) return absl::OkStatus();
   return Launch("LocalSgdStep", LocalSgdStepKernel, BlocksOf(table), stream,
                 Pointer<const DeviceBlock>(table.blocks), step, Pointer<const float>(gradient),
                 Pointer<float>(v), Pointer<float>(x), Pointer<const uint32_t>(stop));
 }
 
-absl::Status ElasticDifference(float alpha, uint64_t n, const float* center, float* x, float* difference,
-                               uint32_t* not_finite, NativeStream stream) {
+absl::Status ElasticDifference(float alpha, uint64_t n, const float* center, float* x,
+                               float* difference, uint32_t* not_finite, NativeStream stream) {
   if (n == 0) return absl::OkStatus();
   return Launch("ElasticDifference", ElasticDifferenceKernel, PiecesOf(n), stream, alpha, n,
                 Pointer<const float>(center), Pointer<float>(x), Pointer<float>(difference),

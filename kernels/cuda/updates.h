@@ -26,33 +26,35 @@ struct DanaSlimStep {
   float repair = 0;        // DanaSlimRepair(gamma, eta, previous_eta)
 };
 // Turns the gradient into what is pushed, and updates v.
-absl::Status DanaSlimHalf(const BlockTable& table, const DanaSlimStep& step, const float* theta, float* v,
-                          float* gradient, const uint32_t* stop, NativeStream stream);
+absl::Status DanaSlimHalf(const BlockTable& table, const DanaSlimStep& step, const float* theta,
+                          float* v, float* gradient, const uint32_t* stop, NativeStream stream);
 
 // Frozen Adam: gradient becomes beta1 * momentum + (1 - beta1) * gradient.
 absl::Status MixMomentum(float beta1, uint64_t n, const float* momentum, float* gradient,
                          const uint32_t* stop, NativeStream stream);
 // TakeResult of a result that is fp32.
 absl::Status TakeResult(const BlockTable& table, const FrozenAdamStep& step, const float* result,
-                        float* momentum, const float* denominator, float* theta, NativeStream stream);
+                        float* momentum, const float* denominator, float* theta,
+                        NativeStream stream);
 // sum += factor * values.
-absl::Status AddScaled(uint64_t n, float factor, const float* values, float* sum, NativeStream stream);
+absl::Status AddScaled(uint64_t n, float factor, const float* values, float* sum,
+                       NativeStream stream);
 // values *= factor.
 absl::Status Scale(uint64_t n, float factor, float* values, NativeStream stream);
 
 // Local SGD: ahead = x - (eta * delta) * v.
-absl::Status LookAhead(float delta, float eta, uint64_t n, const float* x, const float* v, float* ahead,
-                       NativeStream stream);
+absl::Status LookAhead(float delta, float eta, uint64_t n, const float* x, const float* v,
+                       float* ahead, NativeStream stream);
 struct LocalStep {
   float momentum = 0;      // delta; v is not touched where it is 0, and may be null
   float weight_decay = 0;  // lambda, of decayed blocks
   float eta = 0;
 };
-absl::Status LocalSgdStep(const BlockTable& table, const LocalStep& step, const float* gradient, float* v,
-                          float* x, const uint32_t* stop, NativeStream stream);
+absl::Status LocalSgdStep(const BlockTable& table, const LocalStep& step, const float* gradient,
+                          float* v, float* x, const uint32_t* stop, NativeStream stream);
 // difference = alpha * (x - center), x -= difference. Sets *not_finite to 1 where a value of it
 // is not finite; who reads it has set it to 0 before.
-absl::Status ElasticDifference(float alpha, uint64_t n, const float* center, float* x, float* difference,
-                               uint32_t* not_finite, NativeStream stream);
+absl::Status ElasticDifference(float alpha, uint64_t n, const float* center, float* x,
+                               float* difference, uint32_t* not_finite, NativeStream stream);
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

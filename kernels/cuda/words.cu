@@ -1,7 +1,7 @@
 // none, fp16 and bf16: each element by itself. Nothing is shared by threads, so registers
 // alone limit how many run: a pure copy with a few operations in between.
-#include "kernels/cuda/codecs.h"
 #include "kernels/cuda/codec_kernel.h"
+#include "kernels/cuda/codecs.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {

@@ -64,8 +64,7 @@ class Pointer {
       : region_(address == nullptr ? nullptr : FindRegion(address)), address_(address) {}
   Pointer(Region* region, T* address) : region_(region), address_(address) {}
   template <typename U>
-    requires(std::is_same_v<T, const U>)
-  Pointer(const Pointer<U>& other)  // NOLINT: T* is a const T*
+  requires(std::is_same_v<T, const U>) Pointer(const Pointer<U>& other)  // NOLINT: T* is a const T*
       : region_(other.region()), address_(other.address()) {}
 
   Reference<T> operator[](uint64_t i) const { return {region_, address_ + i}; }
@@ -135,12 +134,12 @@ T Atomically(const Pointer<T>& pointer, const Change& change) {
 }  // namespace foreshard::kernels::cuda::emulation
 
 // One array for each place in the source.
-#define FORESHARD_SHARED(type, name, count)                                        \
-  static const char name##_site = 0;                                               \
-  const ::foreshard::kernels::cuda::emulation::Pointer<type> name =                \
+#define FORESHARD_SHARED(type, name, count)                         \
+  static const char name##_site = 0;                                \
+  const ::foreshard::kernels::cuda::emulation::Pointer<type> name = \
       ::foreshard::kernels::cuda::emulation::MakeShared<type>(&name##_site, #name, count)
-#define FORESHARD_DYNAMIC_SHARED(type, name)                                       \
-  const ::foreshard::kernels::cuda::emulation::Pointer<type> name =                \
+#define FORESHARD_DYNAMIC_SHARED(type, name)                        \
+  const ::foreshard::kernels::cuda::emulation::Pointer<type> name = \
       ::foreshard::kernels::cuda::emulation::MakeDynamicShared<type>()
 
 inline void __syncthreads() { ::foreshard::kernels::cuda::emulation::Barrier(); }
@@ -194,21 +193,28 @@ inline uint32_t __reduce_and_sync(uint32_t mask, uint32_t value) {
 }
 
 template <typename T>
-T atomicAdd(const ::foreshard::kernels::cuda::emulation::Pointer<T>& at, std::type_identity_t<T> value) {
+T atomicAdd(const ::foreshard::kernels::cuda::emulation::Pointer<T>& at,
+            std::type_identity_t<T> value) {
   return Atomically(at, [&](T before) { return static_cast<T>(before + value); });
 }
 template <typename T>
-T atomicOr(const ::foreshard::kernels::cuda::emulation::Pointer<T>& at, std::type_identity_t<T> value) {
+T atomicOr(const ::foreshard::kernels::cuda::emulation::Pointer<T>& at,
+           std::type_identity_t<T> value) {
   return Atomically(at, [&](T before) { return static_cast<T>(before | value); });
 }
 template <typename T>
-T atomicMax(const ::foreshard::kernels::cuda::emulation::Pointer<T>& at, std::type_identity_t<T> value) {
+T atomicMax(const ::foreshard::kernels::cuda::emulation::Pointer<T>& at,
+            std::type_identity_t<T> value) {
   return Atomically(at, [&](T before) { return before < value ? value : before; });
 }
 
 inline int __popc(uint32_t word) { return std::popcount(word); }
-inline int __ffs(int word) { return word == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(word)) + 1; }
+inline int __ffs(int word) {
+  return word == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(word)) + 1;
+}
 inline int __clz(int word) { return std::countl_zero(static_cast<uint32_t>(word)); }
 inline uint32_t __float_as_uint(float value) { return std::bit_cast<uint32_t>(value); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
-inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32); }
+inline uint32_t __umulhi(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(uint64_t{a} * b >> 32);
+}

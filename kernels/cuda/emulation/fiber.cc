@@ -58,7 +58,8 @@ Fiber::Fiber(size_t stack_bytes) : stack_bytes_(stack_bytes) {
   mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED || mprotect(mapping_, page, PROT_NONE) != 0) {
-    std::fprintf(stderr, "no memory for the stack of an emulated thread (%zu bytes)\n", stack_bytes);
+    std::fprintf(stderr, "no memory for the stack of an emulated thread (%zu bytes)\n",
+                 stack_bytes);
     std::abort();
   }
   stack_ = static_cast<char*>(mapping_) + page;
@@ -124,7 +125,8 @@ void Fiber::Switch(Fiber& from, Fiber& to, bool ends) {
   left_fiber = &from;
   entered_fiber = &to;
 #if FORESHARD_ADDRESS_SANITIZER
-  __sanitizer_start_switch_fiber(ends ? nullptr : &from.sanitizer_stack_, to.stack_, to.stack_bytes_);
+  __sanitizer_start_switch_fiber(ends ? nullptr : &from.sanitizer_stack_, to.stack_,
+                                 to.stack_bytes_);
 #endif
 #if FORESHARD_THREAD_SANITIZER
   __tsan_switch_to_fiber(to.sanitizer_fiber_, 0);

@@ -85,7 +85,8 @@ class Machine {
   [[noreturn]] void FailMixed(WarpOperation operation, uint32_t mask, WarpOperation other);
   [[noreturn]] void FailShuffle(uint32_t lane, uint32_t source, uint32_t mask);
   std::vector<uint32_t> Order(uint32_t n, uint64_t draw) const {
-    if (seed_ != 0) return RandomPermutation(RandomBits(seed_, kOrderStream, draw), kOrderStream, n);
+    if (seed_ != 0)
+      return RandomPermutation(RandomBits(seed_, kOrderStream, draw), kOrderStream, n);
     std::vector<uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0u);
     return order;
@@ -177,9 +178,9 @@ absl::Status Machine::Run() {
   const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
   if (count == 0 || count > kMostThreads || grid_.shared_bytes > kMostSharedBytes ||
       grid_.blocks.count() == 0 || grid_.blocks.y > 65535 || grid_.blocks.z > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kernel ", kernel_, ": no GPU takes a grid of ", Text(grid_.blocks), " blocks of ",
-                     Text(threads), " threads and ", grid_.shared_bytes, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("kernel ", kernel_, ": no GPU takes a grid of ",
+                                                   Text(grid_.blocks), " blocks of ", Text(threads),
+                                                   " threads and ", grid_.shared_bytes, " bytes"));
   }
   threads_.resize(count);
   for (const uint32_t number : Order(grid_.blocks.count(), 0)) {
@@ -199,7 +200,8 @@ void Machine::RunBlock(uint32_t number) {
   warps_.assign((threads_.size() + kWarpThreads - 1) / kWarpThreads, {});
   for (uint32_t i = 0; i < threads_.size(); ++i) {
     threads_[i] = {.number = i, .index = IndexIn(grid_.threads, i), .carrier = CarrierOf(i)};
-    if (!threads_[i].carrier->ready) threads_[i].carrier->fiber.Start(&Machine::RunThreads, nullptr);
+    if (!threads_[i].carrier->ready)
+      threads_[i].carrier->fiber.Start(&Machine::RunThreads, nullptr);
   }
   while (Sweep() || PassBarrier()) {
   }
@@ -246,13 +248,14 @@ std::string Machine::Waiting() const {
   for (size_t warp = 0; warp < warps_.size(); ++warp) {
     for (const Gathering& gathering : warps_[warp]) {
       return absl::StrCat("threads of warp ", warp, " wait in ", Name(gathering.operation),
-                          " for others of its mask that never come (mask ", absl::Hex(gathering.mask),
-                          ", there ", absl::Hex(gathering.arrived), ")");
+                          " for others of its mask that never come (mask ",
+                          absl::Hex(gathering.mask), ", there ", absl::Hex(gathering.arrived), ")");
     }
   }
   for (const Thread& thread : threads_) {
     if (thread.state == State::kEnded) {
-      return absl::StrCat("threads wait at __syncthreads, but thread ", thread.number, " has ended");
+      return absl::StrCat("threads wait at __syncthreads, but thread ", thread.number,
+                          " has ended");
     }
   }
   return "threads wait for ones that never come";
@@ -261,18 +264,20 @@ std::string Machine::Waiting() const {
 // Texts are made where they cost the threads that go on nothing.
 void Machine::FailMask(WarpOperation operation, uint32_t mask, uint32_t present) {
   Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), " by lane ",
-                    running_->number % kWarpThreads, " of a warp that has the lanes ", absl::Hex(present)));
+                    running_->number % kWarpThreads, " of a warp that has the lanes ",
+                    absl::Hex(present)));
 }
 void Machine::FailMixed(WarpOperation operation, uint32_t mask, WarpOperation other) {
-  Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask), ", while others of it are in ",
-                    Name(other)));
+  Fail(absl::StrCat(Name(operation), " with the mask ", absl::Hex(mask),
+                    ", while others of it are in ", Name(other)));
 }
 void Machine::FailShuffle(uint32_t lane, uint32_t source, uint32_t mask) {
   Fail(absl::StrCat("lane ", lane, " shuffles from lane ", source, ", which is not in the mask ",
                     absl::Hex(mask)));
 }
 
-uint64_t Machine::Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32_t source) {
+uint64_t Machine::Together(WarpOperation operation, uint32_t mask, uint64_t value,
+                           uint32_t source) {
   const uint32_t warp = running_->number / kWarpThreads;
   const uint32_t lane = running_->number % kWarpThreads;
   const uint32_t behind = static_cast<uint32_t>(threads_.size()) - warp * kWarpThreads;
@@ -359,7 +364,8 @@ Region* Machine::Shared(const void* site, const char* name, uint64_t bytes) {
                              AccessKind kind) {
   const char* const what = kind == AccessKind::kRead ? "a read" : "a write";
   if (region == nullptr) {
-    Fail(absl::StrCat(what, " of ", bytes, " bytes at ", absl::Hex(at), ", which is no memory of the GPU"));
+    Fail(absl::StrCat(what, " of ", bytes, " bytes at ", absl::Hex(at),
+                      ", which is no memory of the GPU"));
   }
   const auto begin = reinterpret_cast<uintptr_t>(region->data());
   if (!region->Contains(at, bytes)) {
@@ -368,8 +374,8 @@ Region* Machine::Shared(const void* site, const char* name, uint64_t bytes) {
                       region->bytes()));
   }
   if (at % alignment != 0) {
-    Fail(absl::StrCat(what, " of ", bytes, " bytes that is not aligned, at byte ", at - begin, " of ",
-                      region->name()));
+    Fail(absl::StrCat(what, " of ", bytes, " bytes that is not aligned, at byte ", at - begin,
+                      " of ", region->name()));
   }
   std::string text = region->Conflict();
   text.insert(0, " that is ").insert(0, what);
@@ -402,7 +408,8 @@ uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32
 
 uint32_t Lane() { return machine->thread().number % kWarpThreads; }
 
-void Access(Region* region, const void* address, uint64_t bytes, uint64_t alignment, AccessKind kind) {
+void Access(Region* region, const void* address, uint64_t bytes, uint64_t alignment,
+            AccessKind kind) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   if (region == nullptr || !region->Contains(at, bytes) || at % alignment != 0 ||
       !region->Touch(at, bytes, kind, machine->stamp())) {

@@ -65,7 +65,16 @@ const Dimensions& GridSize();
 // Returns once all threads of the block are here.
 void Barrier();
 
-enum class WarpOperation : uint8_t { kSync, kShuffle, kBallot, kAdd, kMinimum, kMaximum, kOr, kAnd };
+enum class WarpOperation : uint8_t {
+  kSync,
+  kShuffle,
+  kBallot,
+  kAdd,
+  kMinimum,
+  kMaximum,
+  kOr,
+  kAnd
+};
 
 // Returns once all threads of `mask` are here with the same operation: of a shuffle the value that
 // lane `source` gave, of the others the same for all.
@@ -74,7 +83,8 @@ uint64_t Together(WarpOperation operation, uint32_t mask, uint64_t value, uint32
 uint32_t Lane();
 
 // An access of the region: notes it, or ends the launch.
-void Access(Region* region, const void* address, uint64_t bytes, uint64_t alignment, AccessKind kind);
+void Access(Region* region, const void* address, uint64_t bytes, uint64_t alignment,
+            AccessKind kind);
 
 // An array that the block's threads share, told from others by `site`; made by the first that
 // asks for it.

@@ -30,7 +30,8 @@ absl::Status DoesNotFit(uint64_t bytes) {
 absl::Status CheckDevice(const void* device, uint64_t bytes) {
   const Region* const region = FindRegion(device);
   if (region == nullptr || !region->Contains(reinterpret_cast<uintptr_t>(device), bytes)) {
-    return absl::InternalError(absl::StrCat("a copy or fill of ", bytes, " bytes that are not all memory of the GPU"));
+    return absl::InternalError(
+        absl::StrCat("a copy or fill of ", bytes, " bytes that are not all memory of the GPU"));
   }
   return absl::OkStatus();
 }
@@ -46,7 +47,8 @@ absl::Status Copy(void* to, const void* from, uint64_t bytes, const void* device
 
 absl::Status UseDevice(int number) {
   if (number == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("GPU ", number, " is not there: 1 found, counted from 0"));
+  return absl::UnavailableError(
+      absl::StrCat("GPU ", number, " is not there: 1 found, counted from 0"));
 }
 
 absl::StatusOr<MemoryInfo> DeviceMemoryInfo() {
@@ -63,8 +65,10 @@ absl::StatusOr<Memory> Memory::Allocate(MemoryKind kind, uint64_t bytes) {
   if (bytes == 0) return memory;
   const absl::Status status = CheckFits(bytes);
   if (!status.ok()) return status;
-  auto region = std::make_shared<Region>(
-      absl::StrCat(kind == MemoryKind::kDevice ? "device" : "pinned", " memory of ", bytes, " bytes"), bytes, 0);
+  auto region =
+      std::make_shared<Region>(absl::StrCat(kind == MemoryKind::kDevice ? "device" : "pinned",
+                                            " memory of ", bytes, " bytes"),
+                               bytes, 0);
   memory.data_ = region->data();
   memory.bytes_ = bytes;
   used_bytes += bytes;

@@ -45,15 +45,15 @@ Registry& TheRegistry() {
 
 Region::Region(std::string name, uint64_t bytes, uint8_t fill)
     : name_(std::move(name)), bytes_(bytes) {
-  allocation_ = static_cast<uint8_t*>(
-      ::operator new(bytes + 2 * kGuardBytes, std::align_val_t{kAlignment}));
+  allocation_ =
+      static_cast<uint8_t*>(::operator new (bytes + 2 * kGuardBytes, std::align_val_t{kAlignment}));
   data_ = allocation_ + kGuardBytes;
   std::memset(allocation_, kGuardByte, kGuardBytes);
   std::memset(data_, fill, bytes);
   std::memset(data_ + bytes, kGuardByte, kGuardBytes);
 }
 
-Region::~Region() { ::operator delete(allocation_, std::align_val_t{kAlignment}); }
+Region::~Region() { ::operator delete (allocation_, std::align_val_t{kAlignment}); }
 
 // Called for every access: kept free of objects that would need a stack frame watched.
 bool Region::Touch(uintptr_t address, uint64_t bytes, AccessKind kind, const Stamp& who) {
@@ -131,9 +131,10 @@ bool Region::TouchOne(Touched& touched, AccessKind kind, const Stamp& who) {
 
 std::string Region::Conflict() const {
   const bool reader = conflict_->with_reader;
-  return absl::StrCat("a race in ", name_, " at byte ", conflict_at_, " with the ",
-                      reader ? Describe("read", conflict_->reader) : Describe("write", conflict_->writer),
-                      reader && conflict_->readers != Readers::kOne ? " and others" : "");
+  return absl::StrCat(
+      "a race in ", name_, " at byte ", conflict_at_, " with the ",
+      reader ? Describe("read", conflict_->reader) : Describe("write", conflict_->writer),
+      reader && conflict_->readers != Readers::kOne ? " and others" : "");
 }
 
 std::string Region::BrokenGuard() const {

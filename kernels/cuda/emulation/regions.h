@@ -1,12 +1,13 @@
 // The memory that an emulated kernel may touch, and who has touched it: finds accesses beyond
 // the end and races (internal to the emulation).
 //
-// Every allocation of device memory, and every array that a thread block shares, is a region.
-// For each word, and for each byte where bytes are accessed alone, it is kept who last wrote and who last read it. Two accesses of one byte, one
-// of them a write, are a race unless something orders them: being of one thread; a barrier of
-// the block between them; __syncwarp between them, for threads of one warp. Nothing orders two
-// blocks of one launch. Atomic accesses are no race among each other. What is found does not
-// depend on the order in which the emulation happens to run the threads.
+// Every allocation of device memory, and every array that a thread block shares, is a region. For
+// each word, and for each byte where bytes are accessed alone, it is kept who last wrote and who
+// last read it. Two accesses of one byte, one of them a write, are a race unless something orders
+// them: being of one thread; a barrier of the block between them; __syncwarp between them, for
+// threads of one warp. Nothing orders two blocks of one launch. Atomic accesses are no race among
+// each other. What is found does not depend on the order in which the emulation happens to run the
+// threads.
 //
 // Memory has guard words on both sides (under the address sanitizer its red zones instead), so
 // that a write by an address that did not come from a Pointer is found too, at the launch's
@@ -65,7 +66,7 @@ class Region {
     Stamp reader;  // the last one
     Readers readers = Readers::kOne;
     bool with_reader = false;  // of the last race
-    uint32_t split = 0;  // of a word: its bytes are told apart, in split_[split - 1]
+    uint32_t split = 0;        // of a word: its bytes are told apart, in split_[split - 1]
   };
 
   static bool TouchOne(Touched& touched, AccessKind kind, const Stamp& who);

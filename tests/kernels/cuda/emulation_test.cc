@@ -1,7 +1,5 @@
 // The emulation itself: it runs what CUDA would run, and it finds the faults that are planted
 // here.
-#include "kernels/cuda/emulation/machine.h"
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -11,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_code.h"
+#include "kernels/cuda/emulation/machine.h"
 #include "kernels/cuda/emulation/sanitizers.h"
 #include "tests/kernels/cuda/on_device.h"
 
@@ -32,7 +31,8 @@ std::string Fault(const absl::Status& status) {
 template <typename... Parameters, typename... Arguments>
 absl::Status LaunchOn(uint32_t blocks, uint32_t threads, void (*kernel)(Parameters...),
                       const Arguments&... arguments) {
-  return Launch("Planted", kernel, {.blocks = {blocks}, .threads = {threads}}, nullptr, arguments...);
+  return Launch("Planted", kernel, {.blocks = {blocks}, .threads = {threads}}, nullptr,
+                arguments...);
 }
 
 Uploaded<uint32_t> Words(uint64_t n) { return Upload(std::vector<uint32_t>(n)); }
@@ -51,7 +51,8 @@ TEST(EmulationTest, EveryThreadOfEveryBlockRunsOnce) {
     const emulation::ScopedOrder order(seed);
     const auto out = Words(2 * 3 * 2 * 4 * 5 * 3);
     const emulation::Grid grid = {.blocks = {2, 3, 2}, .threads = {4, 5, 3}};
-    ASSERT_EQ(Launch("NumberAll", NumberAll, grid, nullptr, Pointer<uint32_t>(out.data())), absl::OkStatus());
+    ASSERT_EQ(Launch("NumberAll", NumberAll, grid, nullptr, Pointer<uint32_t>(out.data())),
+              absl::OkStatus());
     std::vector<uint32_t> expected(720);
     std::iota(expected.begin(), expected.end(), 1u);
     EXPECT_EQ(out.Download(), expected);
@@ -72,7 +73,8 @@ TEST(EmulationTest, BarriersOrderSharedMemory) {
     std::vector<uint32_t> values(kThreads);
     std::iota(values.begin(), values.end(), 0u);
     const auto device = Upload(values);
-    ASSERT_EQ(LaunchOn(1, kThreads, Rotate<true>, Pointer<uint32_t>(device.data())), absl::OkStatus());
+    ASSERT_EQ(LaunchOn(1, kThreads, Rotate<true>, Pointer<uint32_t>(device.data())),
+              absl::OkStatus());
     std::rotate(values.begin(), values.begin() + 1, values.end());
     EXPECT_EQ(device.Download(), values);
   }
@@ -90,13 +92,15 @@ TEST(EmulationTest, DynamicSharedMemoryIsAsLargeAsAsked) {
   std::iota(values.begin(), values.end(), 0u);
   const auto device = Upload(values);
   emulation::Grid grid = {.threads = {kThreads}, .shared_bytes = kThreads * sizeof(uint32_t)};
-  ASSERT_EQ(Launch("Reverse", ReverseDynamic, grid, nullptr, Pointer<uint32_t>(device.data())), absl::OkStatus());
+  ASSERT_EQ(Launch("Reverse", ReverseDynamic, grid, nullptr, Pointer<uint32_t>(device.data())),
+            absl::OkStatus());
   std::reverse(values.begin(), values.end());
   EXPECT_EQ(device.Download(), values);
   grid.shared_bytes -= 4;
-  EXPECT_THAT(Fault(Launch("Reverse", ReverseDynamic, grid, nullptr, Pointer<uint32_t>(device.data()))),
-              AllOf(HasSubstr("kernel Reverse, block 0, thread"), HasSubstr("out of bounds"),
-                    HasSubstr("shared dynamic")));
+  EXPECT_THAT(
+      Fault(Launch("Reverse", ReverseDynamic, grid, nullptr, Pointer<uint32_t>(device.data()))),
+      AllOf(HasSubstr("kernel Reverse, block 0, thread"), HasSubstr("out of bounds"),
+            HasSubstr("shared dynamic")));
 }
 
 __global__ void WarpOperations(Pointer<uint32_t> out) {
@@ -130,14 +134,16 @@ TEST(EmulationTest, WarpOperations) {
       sum += 100 + lane;
     }
     for (uint32_t lane = 0; lane < 32; ++lane) {
-      EXPECT_THAT(std::vector<uint32_t>(got.begin() + 10 * lane, got.begin() + 10 * lane + 10),
-                  ElementsAre(100 + (lane + 4 < 32 ? lane + 4 : lane), 100 + (lane >= 4 ? lane - 4 : lane),
-                              100 + (lane ^ 5), 107, ballot, sum, 131, 100, 255, lane < 16 ? 120 : 376));
+      EXPECT_THAT(
+          std::vector<uint32_t>(got.begin() + 10 * lane, got.begin() + 10 * lane + 10),
+          ElementsAre(100 + (lane + 4 < 32 ? lane + 4 : lane), 100 + (lane >= 4 ? lane - 4 : lane),
+                      100 + (lane ^ 5), 107, ballot, sum, 131, 100, 255, lane < 16 ? 120 : 376));
     }
   }
 }
 
-__global__ void CountAtomically(Pointer<uint32_t> count, Pointer<uint32_t> largest, Pointer<uint32_t> bits) {
+__global__ void CountAtomically(Pointer<uint32_t> count, Pointer<uint32_t> largest,
+                                Pointer<uint32_t> bits) {
   atomicAdd(count, 1u);
   atomicMax(largest, blockIdx.x * blockDim.x + threadIdx.x);
   atomicOr(bits, 1u << threadIdx.x % 32);
@@ -159,7 +165,8 @@ TEST(EmulationTest, ImpossibleGridsAreRefused) {
     EXPECT_EQ(LaunchOn(1, threads, NumberAll, Pointer<uint32_t>(out.data())).code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(LaunchOn(0, 1, NumberAll, Pointer<uint32_t>(out.data())).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(LaunchOn(0, 1, NumberAll, Pointer<uint32_t>(out.data())).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 // ---- Planted races ----
@@ -178,7 +185,8 @@ __global__ void WriteOneWord(Pointer<uint32_t> word) { word[0] = 1; }
 
 TEST(EmulationFaultTest, TwoWritesAreARace) {
   const auto word = Words(1);
-  EXPECT_THAT(Fault(LaunchOn(1, 2, WriteOneWord, Pointer<uint32_t>(word.data()))), HasSubstr("a race"));
+  EXPECT_THAT(Fault(LaunchOn(1, 2, WriteOneWord, Pointer<uint32_t>(word.data()))),
+              HasSubstr("a race"));
   EXPECT_THAT(Fault(LaunchOn(2, 1, WriteOneWord, Pointer<uint32_t>(word.data()))),
               AllOf(HasSubstr("a race in device memory"), HasSubstr("of block 0")));
   EXPECT_EQ(LaunchOn(1, 1, WriteOneWord, Pointer<uint32_t>(word.data())), absl::OkStatus());
@@ -199,10 +207,12 @@ TEST(EmulationFaultTest, AWriteOfWhatOthersReadIsARace) {
     const emulation::ScopedOrder order(seed);
     for (const bool other_warp : {false, true}) {
       const auto words = Words(64);
-      EXPECT_THAT(Fault(LaunchOn(1, kThreads, ReadAndWrite, Pointer<uint32_t>(words.data()), false, other_warp)),
+      EXPECT_THAT(Fault(LaunchOn(1, kThreads, ReadAndWrite, Pointer<uint32_t>(words.data()), false,
+                                 other_warp)),
                   HasSubstr("a race"));
-      EXPECT_EQ(LaunchOn(1, kThreads, ReadAndWrite, Pointer<uint32_t>(words.data()), true, other_warp),
-                absl::OkStatus());
+      EXPECT_EQ(
+          LaunchOn(1, kThreads, ReadAndWrite, Pointer<uint32_t>(words.data()), true, other_warp),
+          absl::OkStatus());
     }
   }
 }
@@ -251,7 +261,8 @@ __global__ void MixAtomics(Pointer<uint32_t> word) {
 
 TEST(EmulationFaultTest, AnAtomicAndAPlainAccessAreARace) {
   const auto word = Words(1);
-  EXPECT_THAT(Fault(LaunchOn(1, 2, MixAtomics, Pointer<uint32_t>(word.data()))), HasSubstr("a race"));
+  EXPECT_THAT(Fault(LaunchOn(1, 2, MixAtomics, Pointer<uint32_t>(word.data()))),
+              HasSubstr("a race"));
 }
 
 // A result that depends on the order, behind the emulation's back: by a plain C++ pointer.
@@ -293,7 +304,9 @@ TEST(EmulationFaultTest, SharedMemoryThatNobodySetDiffersBetweenSeeds) {
 
 // ---- Planted accesses out of bounds ----
 
-__global__ void WriteAt(Pointer<uint32_t> words, int64_t at) { (words + static_cast<uint64_t>(at))[0] = 1; }
+__global__ void WriteAt(Pointer<uint32_t> words, int64_t at) {
+  (words + static_cast<uint64_t>(at))[0] = 1;
+}
 __global__ void ReadAt(Pointer<uint32_t> words, uint64_t at) { words[0] = words[at]; }
 __global__ void WriteSharedAt(uint32_t at) {
   FORESHARD_SHARED(uint32_t, tile, kThreads);
@@ -308,11 +321,14 @@ TEST(EmulationFaultTest, AccessesOutOfBoundsAreNamed) {
   const auto words = Words(100);
   const Pointer<uint32_t> memory(words.data());
   EXPECT_EQ(LaunchOn(1, 1, WriteAt, memory, int64_t{99}), absl::OkStatus());
-  EXPECT_THAT(Fault(LaunchOn(1, 1, WriteAt, memory, int64_t{100})),
-              AllOf(HasSubstr("a write of 4 bytes out of bounds, at byte 400 of device memory of 400 bytes"),
-                    HasSubstr("kernel Planted, block 0, thread 0")));
+  EXPECT_THAT(
+      Fault(LaunchOn(1, 1, WriteAt, memory, int64_t{100})),
+      AllOf(
+          HasSubstr("a write of 4 bytes out of bounds, at byte 400 of device memory of 400 bytes"),
+          HasSubstr("kernel Planted, block 0, thread 0")));
   EXPECT_THAT(Fault(LaunchOn(1, 1, WriteAt, memory, int64_t{-1})), HasSubstr("at byte -4"));
-  EXPECT_THAT(Fault(LaunchOn(1, 1, ReadAt, memory, uint64_t{100})), HasSubstr("a read of 4 bytes out of bounds"));
+  EXPECT_THAT(Fault(LaunchOn(1, 1, ReadAt, memory, uint64_t{100})),
+              HasSubstr("a read of 4 bytes out of bounds"));
   EXPECT_THAT(Fault(LaunchOn(1, 1, ReadQuad, memory, uint64_t{97})), HasSubstr("out of bounds"));
   EXPECT_THAT(Fault(LaunchOn(1, 1, WriteSharedAt, kThreads)), HasSubstr("of shared tile"));
   EXPECT_EQ(LaunchOn(1, 1, WriteSharedAt, kThreads - 1), absl::OkStatus());
@@ -326,7 +342,8 @@ TEST(EmulationFaultTest, HostMemoryAndBadAlignmentAreNamed) {
   const auto words = Words(100);
   EXPECT_THAT(Fault(LaunchOn(1, 1, ReadQuad, Pointer<uint32_t>(words.data()), uint64_t{1})),
               HasSubstr("a read of 16 bytes that is not aligned"));
-  EXPECT_EQ(LaunchOn(1, 1, ReadQuad, Pointer<uint32_t>(words.data()), uint64_t{4}), absl::OkStatus());
+  EXPECT_EQ(LaunchOn(1, 1, ReadQuad, Pointer<uint32_t>(words.data()), uint64_t{4}),
+            absl::OkStatus());
 }
 
 // By an address that did not come from a Pointer.
@@ -335,7 +352,8 @@ __global__ void WriteBehind(uint32_t* words, uint64_t at) { words[at] = 1; }
 TEST(EmulationFaultTest, WritesPastThePointersAreFound) {
   const auto words = Words(100);
 #if FORESHARD_ADDRESS_SANITIZER
-  EXPECT_DEATH((void)LaunchOn(1, 1, WriteBehind, words.data(), uint64_t{100}), "heap-buffer-overflow");
+  EXPECT_DEATH((void)LaunchOn(1, 1, WriteBehind, words.data(), uint64_t{100}),
+               "heap-buffer-overflow");
 #else
   {
     const auto damaged = Words(100);
@@ -376,10 +394,12 @@ __global__ void ShuffleFromOutside() {
 TEST(EmulationFaultTest, ThreadsThatNeverComeAreNamed) {
   for (const uint64_t seed : kSeeds) {
     const emulation::ScopedOrder order(seed);
-    EXPECT_THAT(Fault(LaunchOn(1, kThreads, BarrierForSome)), HasSubstr("__syncthreads, but thread 5 has ended"));
+    EXPECT_THAT(Fault(LaunchOn(1, kThreads, BarrierForSome)),
+                HasSubstr("__syncthreads, but thread 5 has ended"));
     EXPECT_THAT(Fault(LaunchOn(1, kThreads, ShuffleForSome)),
                 AllOf(HasSubstr("warp 0 wait in a shuffle"), HasSubstr("ffffffdf")));
-    EXPECT_THAT(Fault(LaunchOn(1, 32, DifferentOperations)), HasSubstr("while others of it are in"));
+    EXPECT_THAT(Fault(LaunchOn(1, 32, DifferentOperations)),
+                HasSubstr("while others of it are in"));
     EXPECT_THAT(Fault(LaunchOn(1, 32, LaneOutsideItsMask)), HasSubstr("with the mask 1 by lane"));
     EXPECT_THAT(Fault(LaunchOn(1, 32, ShuffleFromOutside)), HasSubstr("not in the mask ffff"));
     // Half a warp has half the lanes.
@@ -394,9 +414,11 @@ TEST(EmulationFaultTest, CopiesBeyondTheEndAreRefused) {
   const auto words = Words(10);
   std::vector<uint32_t> host(20);
   EXPECT_EQ(CopyToHost(host.data(), words.data(), 44, nullptr).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(CopyToDevice(words.data() + 5, host.data(), 24, nullptr).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CopyToDevice(words.data() + 5, host.data(), 24, nullptr).code(),
+            absl::StatusCode::kInternal);
   EXPECT_EQ(CopyToDevice(host.data(), host.data(), 4, nullptr).code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(CopyOnDevice(words.data(), host.data(), 4, nullptr).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CopyOnDevice(words.data(), host.data(), 4, nullptr).code(),
+            absl::StatusCode::kInternal);
   EXPECT_EQ(FillZero(words.data(), 44, nullptr).code(), absl::StatusCode::kInternal);
 }
 

@@ -29,23 +29,27 @@ struct Result {
   std::vector<float> gradient;
 };
 
-Result NormOf(const std::vector<float>& gradient, const std::vector<float>& statistics, double clip_norm,
-           uint64_t shift = 0) {
-  const auto device_gradient = Upload(gradient, shift), device_statistics = Upload(statistics, shift);
+Result NormOf(const std::vector<float>& gradient, const std::vector<float>& statistics,
+              double clip_norm, uint64_t shift = 0) {
+  const auto device_gradient = Upload(gradient, shift),
+             device_statistics = Upload(statistics, shift);
   const auto partial = Upload(std::vector<double>(GradientNormPartials(gradient.size())));
-  const auto result = Upload(std::vector<GradientNorm>{{.norm = -1, .factor = -1, .not_finite = 7}});
+  const auto result =
+      Upload(std::vector<GradientNorm>{{.norm = -1, .factor = -1, .not_finite = 7}});
   const GradientNormArguments arguments = {.gradient = device_gradient.data(),
                                            .elements = gradient.size(),
                                            .statistics = device_statistics.data(),
                                            .statistic_elements = statistics.size(),
                                            .clip_norm = clip_norm};
-  EXPECT_EQ(GradientNormOnDevice(arguments, partial.data(), result.data(), nullptr), absl::OkStatus());
+  EXPECT_EQ(GradientNormOnDevice(arguments, partial.data(), result.data(), nullptr),
+            absl::OkStatus());
   return {result.Download()[0], device_gradient.Download()};
 }
 
 TEST_F(CudaGradientNormTest, IsTheCpusToTheBit) {
   uint64_t turn = 0;
-  for (const uint64_t n : std::vector<uint64_t>{1, 7, 8, 9, 4097, kPiece, kPiece + 1, 5 * kPiece + 13, 33 * kPiece + 1}) {
+  for (const uint64_t n : std::vector<uint64_t>{1, 7, 8, 9, 4097, kPiece, kPiece + 1,
+                                                5 * kPiece + 13, 33 * kPiece + 1}) {
     const ThreadOrder scoped(turn++ % kOrders);
     std::vector<float> gradient = Numbers(n, n);
     const double norm = NormOnCpu(gradient);
@@ -66,7 +70,8 @@ TEST_F(CudaGradientNormTest, IsTheCpusToTheBit) {
 
 TEST_F(CudaGradientNormTest, WhatIsNotFiniteIsFound) {
   constexpr uint64_t kElements = 2 * kPiece + 5;
-  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     for (const uint64_t at : {uint64_t{0}, kPiece, kElements - 1}) {
       const ThreadOrder scoped(at % kOrders);
       std::vector<float> gradient = Numbers(1, kElements);

@@ -20,7 +20,8 @@ TEST_F(CudaMemoryTest, IsZeroedAlignedAndFreed) {
     EXPECT_EQ(device->size(), 100000u);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(device->data()) % 256, 0u);
     std::vector<float> values(100000, 1.0f);
-    ASSERT_EQ(CopyToHost(values.data(), device->data(), device->bytes(), nullptr), absl::OkStatus());
+    ASSERT_EQ(CopyToHost(values.data(), device->data(), device->bytes(), nullptr),
+              absl::OkStatus());
     ASSERT_EQ(WaitFor(nullptr), absl::OkStatus());
     EXPECT_EQ(values, std::vector<float>(100000));
     EXPECT_LE(DeviceMemoryInfo()->free_bytes, free_before);
@@ -74,7 +75,8 @@ TEST_F(CudaMemoryTest, TooMuchSaysWhatThereIs) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("free"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("batch_size"));
   }
-  EXPECT_EQ(DeviceArray<float>::Allocate(~uint64_t{0} / 2).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(DeviceArray<float>::Allocate(~uint64_t{0} / 2).status().code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(CheckFits(0), absl::OkStatus());
   // It goes on after a refusal.
   EXPECT_TRUE(DeviceArray<float>::Allocate(10).ok());

@@ -51,7 +51,8 @@ class Uploaded {
     memory_ = *std::move(memory);
     std::vector<T> all(memory_.size());
     if (shift > 0) std::memset(static_cast<void*>(all.data()), kBefore, shift * sizeof(T));
-    if (!values.empty()) std::memcpy(static_cast<void*>(all.data() + shift), values.data(), values.size() * sizeof(T));
+    if (!values.empty())
+      std::memcpy(static_cast<void*>(all.data() + shift), values.data(), values.size() * sizeof(T));
     EXPECT_EQ(CopyToDevice(memory_.data(), all.data(), memory_.bytes(), nullptr), absl::OkStatus());
     EXPECT_EQ(WaitFor(nullptr), absl::OkStatus());
   }
@@ -64,7 +65,8 @@ class Uploaded {
     EXPECT_EQ(CopyToHost(all.data(), memory_.data(), memory_.bytes(), nullptr), absl::OkStatus());
     EXPECT_EQ(WaitFor(nullptr), absl::OkStatus());
     for (uint64_t i = 0; i < shift_ * sizeof(T); ++i) {
-      EXPECT_EQ(reinterpret_cast<const uint8_t*>(all.data())[i], kBefore) << "written before the beginning";
+      EXPECT_EQ(reinterpret_cast<const uint8_t*>(all.data())[i], kBefore)
+          << "written before the beginning";
     }
     return {all.begin() + static_cast<int64_t>(shift_), all.end()};
   }

@@ -54,9 +54,10 @@ TEST_F(CudaUpdatesTest, DanaSlim) {
                                 theta.data() + block.offset, expected_v.data() + block.offset,
                                 expected.data() + block.offset);
         }
-        const auto t = Upload(theta, order), device_v = Upload(v, order), g = Upload(gradient, order);
-        ASSERT_EQ(DanaSlimHalf(table(), {0.9f, lambda, repair}, t.data(), device_v.data(), g.data(), nullptr,
-                               nullptr),
+        const auto t = Upload(theta, order), device_v = Upload(v, order),
+                   g = Upload(gradient, order);
+        ASSERT_EQ(DanaSlimHalf(table(), {0.9f, lambda, repair}, t.data(), device_v.data(), g.data(),
+                               nullptr, nullptr),
                   absl::OkStatus());
         EXPECT_EQ(Bits(g.Download()), Bits(expected));
         EXPECT_EQ(Bits(device_v.Download()), Bits(expected_v));
@@ -92,10 +93,12 @@ TEST_F(CudaUpdatesTest, TakeResult) {
         FrozenAdamStep of_block = step;
         if (!block.decayed) of_block.weight_decay = 0;
         TakeResultReference(of_block, block.elements, result.data() + block.offset,
-                            expected_momentum.data() + block.offset, denominator.data() + block.offset,
+                            expected_momentum.data() + block.offset,
+                            denominator.data() + block.offset,
                             expected_theta.data() + block.offset);
       }
-      const auto r = Upload(result), m = Upload(momentum), d = Upload(denominator), t = Upload(theta);
+      const auto r = Upload(result), m = Upload(momentum), d = Upload(denominator),
+                 t = Upload(theta);
       ASSERT_EQ(cuda::TakeResult(table(), step, r.data(), m.data(), d.data(), t.data(), nullptr),
                 absl::OkStatus());
       EXPECT_EQ(Bits(m.Download()), Bits(expected_momentum));
@@ -134,10 +137,12 @@ TEST_F(CudaUpdatesTest, LocalSgd) {
                            delta == 0 ? nullptr : expected_v.data() + block.offset,
                            expected_x.data() + block.offset);
       }
-      const auto device_x = Upload(x, order), device_v = Upload(v, order), g = Upload(gradient, order);
+      const auto device_x = Upload(x, order), device_v = Upload(v, order),
+                 g = Upload(gradient, order);
       const auto ahead = Upload(std::vector<float>(kElements), order);
-      ASSERT_EQ(LookAhead(delta, eta, kElements, device_x.data(), device_v.data(), ahead.data(), nullptr),
-                absl::OkStatus());
+      ASSERT_EQ(
+          LookAhead(delta, eta, kElements, device_x.data(), device_v.data(), ahead.data(), nullptr),
+          absl::OkStatus());
       EXPECT_EQ(Bits(ahead.Download()), Bits(expected_ahead));
       const LocalStep step = {.momentum = delta, .weight_decay = 1e-2f, .eta = eta};
       ASSERT_EQ(LocalSgdStep(table(), step, g.data(), delta == 0 ? nullptr : device_v.data(),
@@ -177,23 +182,28 @@ TEST_F(CudaUpdatesTest, WhatMayBeStoppedIs) {
   const auto stop = Upload(std::vector<uint32_t>{1});
   const std::vector<float> numbers = Numbers(1, kElements);
   const auto a = Upload(numbers), b = Upload(numbers), c = Upload(numbers);
-  ASSERT_EQ(DanaSlimHalf(table(), {0.9f, 0.1f, 0.1f}, a.data(), b.data(), c.data(), stop.data(), nullptr),
+  ASSERT_EQ(
+      DanaSlimHalf(table(), {0.9f, 0.1f, 0.1f}, a.data(), b.data(), c.data(), stop.data(), nullptr),
+      absl::OkStatus());
+  ASSERT_EQ(cuda::MixMomentum(0.9f, kElements, b.data(), c.data(), stop.data(), nullptr),
             absl::OkStatus());
-  ASSERT_EQ(cuda::MixMomentum(0.9f, kElements, b.data(), c.data(), stop.data(), nullptr), absl::OkStatus());
-  ASSERT_EQ(LocalSgdStep(table(), {0.9f, 0.1f, 0.1f}, a.data(), b.data(), c.data(), stop.data(), nullptr),
-            absl::OkStatus());
+  ASSERT_EQ(
+      LocalSgdStep(table(), {0.9f, 0.1f, 0.1f}, a.data(), b.data(), c.data(), stop.data(), nullptr),
+      absl::OkStatus());
   for (const auto* vector : {&a, &b, &c}) EXPECT_EQ(Bits(vector->Download()), Bits(numbers));
 }
 
 TEST_F(CudaUpdatesTest, NothingIsNothing) {
   EXPECT_EQ(DanaSlimHalf({}, {}, nullptr, nullptr, nullptr, nullptr, nullptr), absl::OkStatus());
   EXPECT_EQ(cuda::MixMomentum(0.9f, 0, nullptr, nullptr, nullptr, nullptr), absl::OkStatus());
-  EXPECT_EQ(cuda::TakeResult({}, {}, nullptr, nullptr, nullptr, nullptr, nullptr), absl::OkStatus());
+  EXPECT_EQ(cuda::TakeResult({}, {}, nullptr, nullptr, nullptr, nullptr, nullptr),
+            absl::OkStatus());
   EXPECT_EQ(cuda::AddScaled(0, 1, nullptr, nullptr, nullptr), absl::OkStatus());
   EXPECT_EQ(cuda::Scale(0, 1, nullptr, nullptr), absl::OkStatus());
   EXPECT_EQ(LookAhead(0, 0, 0, nullptr, nullptr, nullptr, nullptr), absl::OkStatus());
   EXPECT_EQ(LocalSgdStep({}, {}, nullptr, nullptr, nullptr, nullptr, nullptr), absl::OkStatus());
-  EXPECT_EQ(cuda::ElasticDifference(0, 0, nullptr, nullptr, nullptr, nullptr, nullptr), absl::OkStatus());
+  EXPECT_EQ(cuda::ElasticDifference(0, 0, nullptr, nullptr, nullptr, nullptr, nullptr),
+            absl::OkStatus());
 }
 
 }  // namespace
