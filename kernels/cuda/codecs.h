@@ -1,13 +1,15 @@
 // The codecs on the GPU, block formats as kernels/codecs/README.md says, byte for byte what the
 // CPU makes. segment_codec.h chooses among these by a Codec; only it and tests call them.
 //
-// One thread block of 256 threads encodes or decodes one block of at most 4096 elements. Each
-// float is read once and written once; the bytes come and go in coalesced words. What is summed
-// or selected over a whole block lies in between in shared memory (16 KiB, in registers for
-// top_k). With 32 to 40 registers a thread that leaves room for 6 to 8 blocks on a
-// multiprocessor of 64 to 228 KiB, so that while some wait for memory or for the 512 dependent
-// fp64 additions of a scale others move data: those additions take a few microseconds, and
-// their order is part of the format (eight lanes), so they cannot be spread over threads.
+// One thread block of 256 threads encodes or decodes one block of at most 4096 elements. Each float
+// is read once and written once, in 16-byte words; the bytes come and go in coalesced words. What
+// is summed over a whole block lies in between in shared memory (16 KiB), what is selected from it
+// (top_k) in registers. The compiler takes 32 to 40 registers for an encode on sm_80, 90 and 100
+// (64 for top_k, up to 64 elsewhere; kernels/README.md), so 6 to 8 thread blocks fit a
+// multiprocessor (4 where they must): while some wait for memory, or for the 512 dependent fp64
+// additions of a scale, others move data. Those additions take a few microseconds a block, and
+// their order is part of the format (eight lanes), so they cannot be spread over threads. Asking
+// for 8 blocks at any price (__launch_bounds__) would spill.
 #pragma once
 
 #include "absl/status/status.h"

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/emulation/sanitizers.h"
 
-#if defined(__x86_64__)
+#if !defined(FORESHARD_FIBER_UCONTEXT)
 // Keeps what a function must (System V ABI: rbx, rbp, r12 to r15) on the stack that is left,
 // and takes it from the one that is entered.
 asm(R"(
@@ -87,7 +87,7 @@ void Fiber::Start(void (*entry)(void*), void* argument) {
   // Frames that were left without their end are still marked.
   __asan_unpoison_memory_region(stack_, stack_bytes_);
 #endif
-#if defined(__x86_64__)
+#if !defined(FORESHARD_FIBER_UCONTEXT)
   auto* top = reinterpret_cast<uint64_t*>(static_cast<char*>(stack_) + stack_bytes_);
   // As foreshard_switch_stack leaves a stack: six registers, then where to go on. A function
   // begins with the stack pointer 8 below a multiple of 16; above it a return address that is
@@ -131,7 +131,7 @@ void Fiber::Switch(Fiber& from, Fiber& to, bool ends) {
 #if FORESHARD_THREAD_SANITIZER
   __tsan_switch_to_fiber(to.sanitizer_fiber_, 0);
 #endif
-#if defined(__x86_64__)
+#if !defined(FORESHARD_FIBER_UCONTEXT)
   foreshard_switch_stack(&from.stack_pointer_, to.stack_pointer_);
 #else
   swapcontext(&from.context_, &to.context_);

@@ -12,7 +12,12 @@
 
 #include <cstddef>
 
-#if !defined(__x86_64__)
+// On x86-64 a switch is a dozen instructions of ours; elsewhere ucontext's, which asks the kernel
+// for the signal mask each time. FORESHARD_FIBER_UCONTEXT: ucontext's in any case.
+#if !defined(__x86_64__) && !defined(FORESHARD_FIBER_UCONTEXT)
+#define FORESHARD_FIBER_UCONTEXT
+#endif
+#if defined(FORESHARD_FIBER_UCONTEXT)
 #include <ucontext.h>
 #endif
 
@@ -49,10 +54,10 @@ class Fiber {
   size_t stack_bytes_ = 0;
   void* mapping_ = nullptr;
   size_t mapping_bytes_ = 0;
-#if defined(__x86_64__)
-  void* stack_pointer_ = nullptr;
-#else
+#if defined(FORESHARD_FIBER_UCONTEXT)
   ucontext_t context_;
+#else
+  void* stack_pointer_ = nullptr;
 #endif
   void* sanitizer_stack_ = nullptr;  // address sanitizer: what it keeps of this fiber
   void* sanitizer_fiber_ = nullptr;  // thread sanitizer
