@@ -52,6 +52,7 @@ void AdminService::FillStatus(v1::StatusReply* reply) const {
     reply->set_train_examples(agreed->train_examples);
     reply->set_shard_imbalance(agreed->plan.imbalance());
   }
+  reply->set_server_error_ratio(context_.shard.ErrorRatio());
   FillSegments(reply);
   FillWorkers(reply);
   if (lead_ != nullptr) lead_->FillStatus(reply);

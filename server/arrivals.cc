@@ -47,6 +47,7 @@ constexpr std::pair<EventKind, absl::string_view> kNames[] = {
     {EventKind::kDealerStop, "dealer_stop"},
     {EventKind::kDealerSkipTo, "dealer_skip_to"},
     {EventKind::kDealerViewKnown, "dealer_view_known"},
+    {EventKind::kDealerAnnounce, "dealer_announce"},
 };
 
 std::string Line(const Event& event) {

@@ -9,7 +9,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c445346;  // "FSDL"
-constexpr uint16_t kFormat = 3;  // 2: clocks and admission; 3: members of rounds
+constexpr uint16_t kFormat = 4;  // 2: clocks and admission; 3: members of rounds; 4: phases
 
 }  // namespace
 
@@ -23,9 +23,12 @@ Event ToEvent(const DealerEvent& event) {
 
 absl::StatusOr<DealerEvent> ToDealerEvent(const Event& event) {
   if (event.segment != kDealerSegment || event.kind < EventKind::kDealerJoin ||
-      event.kind > EventKind::kDealerViewKnown) {
+      event.kind > EventKind::kDealerAnnounce) {
     return absl::InvalidArgumentError(
         absl::StrCat("event kind ", static_cast<int>(event.kind), " is not a dealer's"));
+  }
+  if (event.kind == EventKind::kDealerAnnounce && event.argument > static_cast<uint64_t>(Phase::kFrozen)) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no phase ", event.argument, " to announce"));
   }
   return DealerEvent{static_cast<DealerEvent::Kind>(static_cast<uint8_t>(event.kind) -
                                                     static_cast<uint8_t>(EventKind::kDealerJoin) + 1),
@@ -234,6 +237,9 @@ Deal Dealer::ApplyToRounds(const DealerEvent& event) {
     case DealerEvent::Kind::kViewKnown:
       book_->Acknowledge(event.argument);
       break;
+    case DealerEvent::Kind::kAnnounce:
+      book_->Announce(static_cast<Phase>(event.argument));
+      break;
   }
   deal.finished = finished();
   return deal;
@@ -279,6 +285,7 @@ Deal Dealer::Apply(const DealerEvent& event) {
       break;
     case DealerEvent::Kind::kSkipTo:
     case DealerEvent::Kind::kViewKnown:
+    case DealerEvent::Kind::kAnnounce:
       break;
   }
   deal.finished = finished();

@@ -63,6 +63,7 @@ struct DealerEvent {
     kStop = 5,      // nothing more is dealt
     kSkipTo = 6,    // worker, argument: the first round it takes part in again
     kViewKnown = 7, // argument: every server knows the views up to this one
+    kAnnounce = 8,  // argument: a Phase, to which rounds change as soon as all can know it
   };
   Kind kind;
   uint32_t worker = 0;
@@ -82,7 +83,7 @@ enum class Withheld : uint8_t {
   kRamp,       // the worker ramp: not admitted yet
   kAllDealt,   // every batch is dealt; the last ones are being computed
   kMembers,    // rounds: members are missing before the first one
-  kView,       // rounds: not every server knows a new member yet
+  kView,       // rounds: not every server knows a new member or phase yet
 };
 
 struct Deal {

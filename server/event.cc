@@ -11,7 +11,7 @@ bool KnownKind(uint8_t kind) {
   return (kind >= static_cast<uint8_t>(EventKind::kInitialise) &&
           kind <= static_cast<uint8_t>(EventKind::kViewChange)) ||
          (kind >= static_cast<uint8_t>(EventKind::kDealerJoin) &&
-          kind <= static_cast<uint8_t>(EventKind::kDealerViewKnown));
+          kind <= static_cast<uint8_t>(EventKind::kDealerAnnounce));
 }
 
 }  // namespace

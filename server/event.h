@@ -50,6 +50,7 @@ enum class EventKind : uint8_t {
   kDealerStop = 68,
   kDealerSkipTo = 69,
   kDealerViewKnown = 70,
+  kDealerAnnounce = 71,
 };
 
 // Stands in the segment field for events of the lead's Dealer.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 
@@ -17,13 +18,31 @@ uint32_t MaxOutstanding(const v1::JobSpec& job) {
   return kMaxOutstanding + 2 * job.update().local_steps();
 }
 
-// The first compressed round.
+// With the workers that the job is planned for.
+uint64_t Rounds(const v1::JobSpec& job, uint64_t batches_per_epoch) {
+  return batches_per_epoch / job.training().workers() * job.training().epochs();
+}
+
+// The first compressed round, or kAutomatic.
 uint64_t FreezeRound(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
+  if (squeeze.automatic_freeze()) return SqueezeOptions::kAutomatic;
   if (squeeze.warmup_rounds() > 0) return squeeze.warmup_rounds();
-  const uint64_t rounds = batches_per_epoch / job.training().workers() * job.training().epochs();
-  const auto warmup = std::llround(double{squeeze.warmup_fraction()} * static_cast<double>(rounds));
+  const auto warmup = std::llround(double{squeeze.warmup_fraction()} *
+                                   static_cast<double>(Rounds(job, batches_per_epoch)));
   return std::max<uint64_t>(1, static_cast<uint64_t>(warmup));
+}
+
+// The rounds in which the variance forgets, and between two measures: a few of those in a span.
+constexpr uint64_t kMeasuresInSpan = 8;
+constexpr uint64_t kLongestMeasureRounds = 16;
+
+uint64_t SpanRounds(const v1::JobSpec& job) {
+  return static_cast<uint64_t>(std::llround(1 / (1 - double{job.update().beta2()})));
+}
+
+uint64_t MeasureRounds(const v1::JobSpec& job) {
+  return std::clamp<uint64_t>(SpanRounds(job) / kMeasuresInSpan, 1, kLongestMeasureRounds);
 }
 
 }  // namespace
@@ -65,12 +84,48 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
     options.rule.compress_gradients = squeeze.form() == "gradient";
     options.squeeze = {.freeze_round = FreezeRound(job, batches_per_epoch),
                        .fold_rounds = squeeze.fold_rounds(),
+                       .measure_rounds = MeasureRounds(job),
                        .codec = CodecSet().Find(job.compression().push())->id()};
   }
   if (update.has_delay_threshold() && plan.kind == TensorKind::kTrainable) {
     options.delay_threshold = update.delay_threshold();
   }
   return options;
+}
+
+absl::Status CheckFreeze(const v1::JobSpec& job, uint64_t batches_per_epoch) {
+  if (!FindRule(job.update().rule())->squeezes) return absl::OkStatus();
+  const double warmup_rounds = double{job.schedule().warmup_epochs()} *
+                               static_cast<double>(batches_per_epoch) / job.training().workers();
+  const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
+  if (squeeze.automatic_freeze()) {
+    const uint64_t rounds = Rounds(job, batches_per_epoch);
+    if (rounds > SpanRounds(job)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "apmsqueeze.automatic_freeze: compares the variance with what it was 1 / (1 - beta2), ",
+        SpanRounds(job), " rounds before, and the job has ", rounds,
+        " rounds: it would never be frozen; lower update.beta2, train longer, or set "
+        "apmsqueeze.warmup_fraction instead"));
+  }
+  // A fraction is checked with the job: it needs no data.
+  if (squeeze.warmup_rounds() == 0 || squeeze.warmup_rounds() >= warmup_rounds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "apmsqueeze.warmup_rounds: ", squeeze.warmup_rounds(),
+      ": would freeze the variance while the learning rate still rises, up to round ",
+      std::ceil(warmup_rounds), " (schedule.warmup_epochs is ", job.schedule().warmup_epochs(),
+      "); raise it, or shorten that"));
+}
+
+std::optional<PhaseControlOptions> MakePhaseControlOptions(const v1::JobSpec& job,
+                                                           uint64_t batches_per_epoch) {
+  if (!FindRule(job.update().rule())->squeezes) return std::nullopt;
+  const uint64_t measure = MeasureRounds(job);
+  const double warmup = double{job.schedule().warmup_epochs()} * static_cast<double>(batches_per_epoch);
+  return PhaseControlOptions{.automatic = job.apmsqueeze().automatic_freeze(),
+                             .freeze_round = FreezeRound(job, batches_per_epoch),
+                             .span_rounds = std::max<uint64_t>((SpanRounds(job) + measure / 2) / measure, 1) * measure,
+                             .warmup_tickets = static_cast<uint64_t>(std::ceil(warmup)),
+                             .error_limit = job.apmsqueeze().error_limit()};
 }
 
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch) {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "absl/status/status.h"
 #include "common/core/shard_plan.h"
 #include "foreshard/v1/job.pb.h"
 #include "server/dealer.h"
+#include "server/phase_control.h"
 #include "server/segment.h"
 
 namespace foreshard {
@@ -15,6 +18,14 @@ namespace foreshard {
 // so many steps only, and no gradient depends on them.
 SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& plan,
                                   uint64_t batches_per_epoch);
+
+// INVALID_ARGUMENT, with the reason, where the rule's variance would be frozen too early: while
+// the learning rate still rises, or an automatic freeze has no rounds to look at.
+absl::Status CheckFreeze(const v1::JobSpec& job, uint64_t batches_per_epoch);
+
+// Of rules that squeeze; else none.
+std::optional<PhaseControlOptions> MakePhaseControlOptions(const v1::JobSpec& job,
+                                                           uint64_t batches_per_epoch);
 
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch);
 

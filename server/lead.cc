@@ -57,6 +57,9 @@ absl::Status Lead::MakeDealer() {
     return absl::FailedPreconditionError(status.message());
   }
   dealer_ = std::make_unique<Dealer>(options);
+  if (const auto phases = MakePhaseControlOptions(context_.job, options.batches_per_epoch)) {
+    phases_.emplace(*phases);
+  }
   if (FindRule(context_.job.update().rule())->worker_half) {
     steps_ = MakeSchedule(context_.job, options.batches_per_epoch).Steps();
   }
@@ -249,6 +252,28 @@ void Lead::NoteRounds(const v1::FetchTicketsRequest& request) {
   if (request.next_round() > 0) {
     Perform({DealerEvent::Kind::kSkipTo, request.worker(), request.next_round()});
   }
+  NoteFigures(request);
+}
+
+void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
+  if (!phases_.has_value()) return;
+  const RoundBook& rounds = *dealer_->rounds();
+  for (const v1::RoundFigures& figures : request.round_figures()) {
+    const RoundSums sums = {.round = figures.round(),
+                            .variance_sum = figures.variance_sum(),
+                            .error_ratio = figures.error_ratio(),
+                            .server_error_ratio = figures.server_error_ratio()};
+    const std::optional<Phase> phase = phases_->Note(sums, dealer_->completed_tickets());
+    if (!phase.has_value()) continue;
+    const uint64_t before = rounds.announced_round();
+    Perform({DealerEvent::Kind::kAnnounce, 0, static_cast<uint64_t>(*phase)});
+    if (rounds.announced_round() == before) return;  // no rounds are left
+    phases_->Announced(*phase, rounds.announced_round());
+    LOG(WARNING) << "from round " << rounds.announced_round() << " on, rounds are "
+                 << (*phase == Phase::kFrozen ? "compressed, the variance frozen"
+                                              : "in full precision again")
+                 << ": " << phases_->reason();
+  }
 }
 
 void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsReply* reply) const {
@@ -268,6 +293,8 @@ void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsRep
     listed.set_incarnation(dealing_[worker]);
     listed.set_first_round(one.first_round);
   }
+  view.set_compressed(rounds->announced_phase() == Phase::kFrozen);
+  view.set_phase_round(rounds->announced_round());
 }
 
 void Lead::SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const {
@@ -299,7 +326,7 @@ void Lead::SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* re
       break;
     case Withheld::kView:
       reply->set_retry_seconds(kRetryBoundSeconds);
-      reply->set_reason("the servers to know of a new member of the rounds");
+      reply->set_reason("the servers to know of a new member of the rounds, or of their new phase");
       break;
     case Withheld::kHandsFull:
       reply->set_reason("the batches in its hands, as many as a worker may have");
@@ -400,6 +427,7 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
     reply->set_redealt_tickets(dealer_->redealt_tickets());
     reply->set_completed_epochs(dealer_->completed_epochs());
   }
+  if (phases_.has_value()) reply->set_variance_stability(phases_->stability());
   for (const v1::Evaluation& evaluation : evaluations_) *reply->add_evaluations() = evaluation;
   reply->set_finished(stopped_ || (dealer_ != nullptr && dealer_->finished()));
   reply->set_finish_reason(reason_);

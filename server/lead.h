@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "server/dealer.h"
+#include "server/phase_control.h"
 #include "server/server_context.h"
 
 namespace foreshard {
@@ -52,6 +54,8 @@ class Lead {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the dealer's rounds need to hear before the worker is dealt to.
   void NoteRounds(const v1::FetchTicketsRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What measured rounds came to may change the phase.
+  void NoteFigures(const v1::FetchTicketsRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The rounds of the tickets in the reply, and the view where the worker's is older.
   void SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsReply* reply) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -68,6 +72,7 @@ class Lead {
   ServerContext& context_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
+  std::optional<PhaseControl> phases_ ABSL_GUARDED_BY(mutex_);  // rules that squeeze
   uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
   // By slot: the incarnation that is dealt to (0: none), and its last report.
   std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);

@@ -177,18 +177,18 @@ grpc::ServerUnaryReactor* ParameterService::ChangeView(grpc::CallbackServerConte
       status = absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
     }
     if (status.ok()) {
-      std::string members;
+      Shard::View change = {.number = view->number(),
+                            .phase = view->compressed() ? Phase::kFrozen : Phase::kFull,
+                            .phase_round = view->phase_round()};
       for (const v1::ViewMember& member : view->members()) {
         AppendMember({.worker = member.worker(),
                       .incarnation = member.incarnation(),
                       .first_round = member.first_round()},
-                     &members);
+                     &change.members);
       }
-      const auto released = context_.shard.ChangeView(view->number(), members);
-      status = released.status();
-      if (status.ok()) {
-        for (RoundWaiter* waiter : *released) Resume(waiter);
-      }
+      std::vector<RoundWaiter*> released;
+      status = context_.shard.ChangeView(change, &released);
+      for (RoundWaiter* waiter : released) Resume(waiter);
     }
     reactor->Finish(ToGrpc(status));
   });
@@ -405,6 +405,13 @@ void ParameterService::WriteReply(Call& call, const Shard::Performed& performed,
     header.set_frozen(outcome.phase == Phase::kFrozen);
     header.set_fold(outcome.fold);
     header.set_parts(parameters.parts);
+    if (outcome.measure.has_value()) {
+      v1::RoundMeasure& measure = *header.mutable_measure();
+      measure.set_round(outcome.measure->round);
+      measure.set_variance_sum(outcome.measure->variance_sum);
+      measure.set_error_squares(outcome.measure->error_squares);
+      measure.set_momentum_squares(outcome.measure->momentum_squares);
+    }
   }
   header.set_server_incarnation(context_.incarnation);
   for (const uint32_t worker : performed.missing_workers) {

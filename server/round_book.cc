@@ -34,7 +34,18 @@ void RoundBook::Lose(uint32_t worker) {
   if (started_ && !finished()) ++view_;
 }
 
+void RoundBook::Announce(Phase phase) {
+  if (!started_ || finished()) return;
+  phase_ = phase;
+  phase_round_ = next_round_ + 3;
+  phase_view_ = ++view_;
+}
+
 bool RoundBook::DrawUp(bool* withheld_by_view) {
+  if (phase_view_ > acknowledged_ && phase_round_ <= next_round_ + 2) {
+    *withheld_by_view = true;
+    return false;
+  }
   std::vector<uint32_t> present;
   uint64_t earliest = ~uint64_t{0};
   for (const auto& [worker, member] : members_) {
@@ -172,6 +183,9 @@ void RoundBook::Save(ByteWriter* writer) const {
   writer->Put(started_);
   writer->Put(view_);
   writer->Put(acknowledged_);
+  writer->Put(phase_);
+  writer->Put(phase_round_);
+  writer->Put(phase_view_);
   writer->Put(next_);
   writer->Put(next_round_);
   writer->Put(completed_);
@@ -207,13 +221,16 @@ bool RoundBook::Load(ByteReader* reader) {
   started_ = reader->Get<bool>();
   view_ = reader->Get<uint64_t>();
   acknowledged_ = reader->Get<uint64_t>();
+  phase_ = reader->Get<Phase>();
+  phase_round_ = reader->Get<uint64_t>();
+  phase_view_ = reader->Get<uint64_t>();
   next_ = reader->Get<uint64_t>();
   next_round_ = reader->Get<uint64_t>();
   completed_ = reader->Get<uint64_t>();
   dropped_ = reader->Get<uint64_t>();
   dealt_again_ = reader->Get<uint64_t>();
   const uint64_t all = options_.batches_per_epoch * options_.epochs;
-  bool fits = next_ <= all;
+  bool fits = next_ <= all && phase_ <= Phase::kFrozen;
   const auto ticket_of = [&] {
     const auto ticket = reader->Get<uint64_t>();
     fits &= ticket < all;

@@ -11,8 +11,11 @@
 // of fewer batches than members is dropped. Rounds that are drawn up have their members for
 // good; who joins takes part from the second round after them on (`first_round`), so that
 // every server can know it in time: neither that round nor the one before it is drawn up
-// until its view has been acknowledged, so that no segment can open it without the member. Who is lost is left out from the next round drawn up on; servers hear
-// of it with the view, and count the worker absent.
+// until its view has been acknowledged, so that no segment can open it without the member. Who
+// is lost is left out from the next round drawn up on; servers hear of it with the view, and
+// count the worker absent. A change of phase is announced with a view in the same way: it is
+// in force from a round on before which two are not drawn up until the view is acknowledged,
+// so that the round just before it can still become a fold.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "common/core/bytes.h"
+#include "server/event.h"
 
 namespace foreshard {
 
@@ -45,7 +49,7 @@ class RoundBook {
   // Its batches are dealt again.
   void Lose(uint32_t worker);
   // The worker's next batch; none: nothing to deal now, `withheld_by_view` says whether
-  // because servers do not know of a new member yet.
+  // because servers do not know of a new member or phase yet.
   std::optional<RoundTicket> Next(uint32_t worker, bool* withheld_by_view);
   // Takes no part in rounds before this one; what it was dealt for them goes back.
   void SkipTo(uint32_t worker, uint64_t round);
@@ -53,6 +57,8 @@ class RoundBook {
   bool Complete(uint32_t worker, uint64_t ticket);
   // Every server knows the views up to this one.
   void Acknowledge(uint64_t view);
+  // Rounds change to this phase, as soon as all servers can know of it (announced_round).
+  void Announce(Phase phase);
 
   bool started() const { return started_; }
   // More members than an epoch has batches could never fill a round: nobody joins any more.
@@ -61,6 +67,9 @@ class RoundBook {
   // Rises with each change of members after the start; 0: the slots 0 to workers - 1.
   uint64_t view() const { return view_; }
   uint64_t acknowledged_view() const { return acknowledged_; }
+  // The newest phase that was announced, and the first round it is in force; 0: none was.
+  Phase announced_phase() const { return phase_; }
+  uint64_t announced_round() const { return phase_round_; }
   struct Member {
     uint64_t first_round = 0;
     uint64_t view = 0;        // the first it is in
@@ -85,7 +94,7 @@ class RoundBook {
   bool Load(ByteReader* reader);
 
  private:
-  // Draws the next round up. False: nothing is left, or its members are not known yet.
+  // Draws the next round up. False: nothing is left, or its members or phase are not known yet.
   bool DrawUp(bool* withheld_by_view);
   void TakeBack(uint64_t ticket) { again_.insert(ticket); }
   // Takes a batch out of the epoch's count: completed, or dropped.
@@ -95,6 +104,8 @@ class RoundBook {
   std::map<uint32_t, Member> members_;
   bool started_ = false;
   uint64_t view_ = 0, acknowledged_ = 0;
+  Phase phase_ = Phase::kFull;
+  uint64_t phase_round_ = 0, phase_view_ = 0;
   uint64_t next_ = 0;        // the next fresh batch
   uint64_t next_round_ = 0;
   std::set<uint64_t> again_;

@@ -48,9 +48,11 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const SegmentOptions& o
         absl::StrCat("segment: a synchronous rule needs 1 to ", options.rule.max_workers,
                      " members, not ", options.members));
   }
-  if (options.squeeze.freeze_round == 0 || options.squeeze.fold_rounds == 0) {
+  const SqueezeOptions& squeeze = options.squeeze;
+  if (squeeze.freeze_round == 0 || squeeze.fold_rounds == 0 || squeeze.measure_rounds == 0) {
     return absl::InvalidArgumentError(
-        "segment: the variance cannot be frozen before a round in full precision, nor errors folded every 0 rounds");
+        "segment: the variance cannot be frozen before a round in full precision, nor errors folded or "
+        "measured every 0 rounds");
   }
   if (options.delay_threshold.has_value()) {
     const RuleTraits* traits = FindRule(options.rule.rule);
@@ -78,7 +80,7 @@ Segment::Segment(const SegmentOptions& options, std::unique_ptr<UpdateRule> rule
       squeeze_(rule_->AsSqueeze()),
       held_elements_(HeldElements(options)) {
   for (uint32_t worker = 0; worker < options.members; ++worker) slots_[worker].first_round = 0;
-  if (squeeze_ != nullptr) {
+  if (squeeze_ != nullptr && options_.squeeze.freeze_round != SqueezeOptions::kAutomatic) {
     next_phase_ = Phase::kFrozen;
     next_phase_round_ = options_.squeeze.freeze_round;
   }
@@ -269,6 +271,7 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
     case EventKind::kPhaseChange:
       next_phase_ = static_cast<Phase>(event.argument);
       next_phase_round_ = event.ticket;
+      announced_round_ = event.ticket;
       return State(Result::kCurrent);
     case EventKind::kViewChange:
       return ChangeView(event);
@@ -283,14 +286,16 @@ Outcome Segment::Apply(const Event& event, Reply* reply) {
 }
 
 Outcome Segment::State(Result result) const {
-  return {.result = result,
-          .version = version_,
-          .clock = clock_,
-          .eta = Eta(),
-          .round = open_round_,
-          .members = round_members_,
-          .phase = phase_,
-          .fold = folds()};
+  Outcome outcome = {.result = result,
+                     .version = version_,
+                     .clock = clock_,
+                     .eta = Eta(),
+                     .round = open_round_,
+                     .members = round_members_,
+                     .phase = phase_,
+                     .fold = folds()};
+  if (squeeze_ != nullptr && measure_.round + 1 == open_round_) outcome.measure = measure_;
+  return outcome;
 }
 
 Segment::Slot& Segment::JoinSlot(const Event& event) {

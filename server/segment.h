@@ -30,11 +30,23 @@ namespace foreshard {
 // The compressed phase of a SqueezeRule.
 struct SqueezeOptions {
   // The first one in which contributions are compressed; at least 1.
-  uint64_t freeze_round = ~uint64_t{0};
+  // kAutomatic: when a kPhaseChange says so.
+  static constexpr uint64_t kAutomatic = ~uint64_t{0};
+  uint64_t freeze_round = kAutomatic;
   // Every so many rounds contributions are in full precision, which takes all that workers
   // have kept back to the server.
   uint64_t fold_rounds = 1000;
+  // Every so many rounds one is measured (RoundMeasure): 15, 31 and so on for 16.
+  uint64_t measure_rounds = 16;
   CodecId codec = CodecId::kOneBit;
+};
+
+// What a segment whose rule squeezes had come to when a round closed.
+struct RoundMeasure {
+  uint64_t round = ~uint64_t{0};  // none yet
+  double variance_sum = 0;        // first phase: of v as it would be frozen
+  double error_squares = 0;       // second phase: of the server's error
+  double momentum_squares = 0;    // second phase
 };
 
 struct SegmentOptions {
@@ -87,6 +99,8 @@ struct Outcome {
   uint32_t members = 0;
   Phase phase = Phase::kFull;
   bool fold = false;  // in full precision, although the phase is kFrozen
+  // Rules that squeeze: of the round before the open one, where that was measured.
+  std::optional<RoundMeasure> measure;
 
   // RMS distances; 0 where nothing was measured.
   double gap() const { return Rms(gap_squares); }
@@ -154,6 +168,10 @@ class Segment {
   Phase phase() const { return phase_; }
   // Whether contributions to the open round must be in full precision.
   bool folds() const;
+  // The newest.
+  const RoundMeasure& measure() const { return measure_; }
+  // The first round of the newest phase that was announced with kPhaseChange; 0: none was.
+  uint64_t announced_round() const { return announced_round_; }
 
   bool initialised() const { return initialised_; }
   uint64_t version() const { return version_; }
@@ -242,6 +260,8 @@ class Segment {
                         float* sum) const;
   void OpenRound(uint64_t round);
   void ChangePhase(Phase phase);
+  // Of the round that closes, where it is to be measured.
+  void Measure();
   bool Frozen() const { return phase_ == Phase::kFrozen; }
   // The way from the version a worker holds to the newest; for the frozen phase.
   void WriteRound(const Event& event, Reply* reply, Outcome* outcome);
@@ -294,6 +314,9 @@ class Segment {
   // Announced with kPhaseChange: from this round on, where one is.
   std::optional<Phase> next_phase_;
   uint64_t next_phase_round_ = 0;
+  uint64_t announced_round_ = 0;
+  uint64_t phase_round_ = 0;  // the first of the phase it is in
+  RoundMeasure measure_;
   // Frozen: the last round's encoded result, its rate, and whether it was a fold, after
   // which workers take the parameters anew. Empty where the last round had none.
   std::vector<uint8_t> result_;

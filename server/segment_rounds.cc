@@ -114,9 +114,7 @@ absl::Status Segment::CheckPhaseChange(const Event& event) const {
 bool Segment::folds() const {
   if (!Frozen()) return false;
   if (next_phase_ == Phase::kFull && next_phase_round_ == open_round_ + 1) return true;
-  const SqueezeOptions& squeeze = options_.squeeze;
-  return open_round_ > squeeze.freeze_round &&
-         (open_round_ - squeeze.freeze_round) % squeeze.fold_rounds == 0;
+  return open_round_ > phase_round_ && (open_round_ - phase_round_) % options_.squeeze.fold_rounds == 0;
 }
 
 Outcome Segment::NotePush(const Event& event) {
@@ -215,13 +213,15 @@ void Segment::OpenRound(uint64_t round) {
   }
   if (squeeze_ == nullptr) return;
   if (next_phase_.has_value() && next_phase_round_ <= round) {
-    ChangePhase(*next_phase_);
+    if (*next_phase_ != phase_) {
+      phase_round_ = next_phase_round_;
+      ChangePhase(*next_phase_);
+    }
     next_phase_.reset();
   }
 }
 
 void Segment::ChangePhase(Phase phase) {
-  if (phase == phase_) return;
   phase_ = phase;
   for (Slot& slot : slots_) std::vector<uint8_t>().swap(slot.pending);
   if (Frozen()) {
@@ -287,8 +287,21 @@ Outcome Segment::CloseRound() {
     result_eta_ = context.eta;
     ++version_;
   }
+  Measure();
   OpenRound(open_round_ + 1);
   return State(Result::kApplied);
+}
+
+void Segment::Measure() {
+  if (squeeze_ == nullptr || (open_round_ + 1) % options_.squeeze.measure_rounds != 0) return;
+  measure_ = {.round = open_round_};
+  if (!Frozen()) {
+    measure_.variance_sum = squeeze_->VarianceSum(options_.plan.blocks);
+    return;
+  }
+  const absl::Span<const float> error = squeeze_->error(), momentum = squeeze_->momentum();
+  measure_.error_squares = kernels::SumOfSquares(error.data(), error.size());
+  measure_.momentum_squares = kernels::SumOfSquares(momentum.data(), momentum.size());
 }
 
 uint64_t Segment::max_reply_bytes() const {

@@ -10,7 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
-constexpr uint16_t kFormat = 3;  // 3: views and phases
+constexpr uint16_t kFormat = 4;  // 3: views and phases; 4: phases that were announced, measures
 
 class Saver final : public StateVisitor {
  public:
@@ -79,6 +79,12 @@ std::string Segment::Save() const {
   writer.Put(next_phase_.has_value());
   writer.Put(next_phase_.value_or(Phase::kFull));
   writer.Put(next_phase_round_);
+  writer.Put(announced_round_);
+  writer.Put(phase_round_);
+  writer.Put(measure_.round);
+  writer.Put(measure_.variance_sum);
+  writer.Put(measure_.error_squares);
+  writer.Put(measure_.momentum_squares);
   writer.PutBytes(result_);
   writer.Put(result_eta_);
   writer.Put(result_folded_);
@@ -143,6 +149,12 @@ absl::Status Segment::Load(std::string_view bytes) {
   loaded.next_phase_.reset();
   if (has_next_phase) loaded.next_phase_ = next_phase;
   loaded.next_phase_round_ = reader.Get<uint64_t>();
+  loaded.announced_round_ = reader.Get<uint64_t>();
+  loaded.phase_round_ = reader.Get<uint64_t>();
+  loaded.measure_.round = reader.Get<uint64_t>();
+  loaded.measure_.variance_sum = reader.Get<double>();
+  loaded.measure_.error_squares = reader.Get<double>();
+  loaded.measure_.momentum_squares = reader.Get<double>();
   if (loaded.phase_ > Phase::kFrozen || next_phase > Phase::kFrozen ||
       (squeeze_ == nullptr && loaded.phase_ != Phase::kFull)) {
     return damaged("has a phase that there is not");

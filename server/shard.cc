@@ -1,6 +1,7 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,9 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
         "training.workers: ", job_.training().workers(), ": an epoch of ", train_examples,
         " examples has only ", made->batches_per_epoch,
         " batches, fewer than one round takes; use fewer workers or smaller batches"));
+  }
+  if (absl::Status status = CheckFreeze(job_, made->batches_per_epoch); !status.ok()) {
+    return refused(status);
   }
 
   std::vector<SegmentOptions> options;
@@ -276,24 +280,53 @@ std::vector<RoundWaiter*> Shard::Release(EventKind kind, uint32_t worker, uint64
   return released;
 }
 
-absl::StatusOr<std::vector<RoundWaiter*>> Shard::ChangeView(uint64_t number, const std::string& members) {
-  std::vector<RoundWaiter*> released;
-  const ByteSpan piece = AsBytes(members);
-  for (const auto& cell : agreement()->cells) {
-    if (!cell->synchronous) continue;
-    const Event event = {.kind = EventKind::kViewChange,
-                         .segment = cell->plan->id,
-                         .argument = number,
+absl::Status Shard::ChangeView(Cell& cell, const View& view, std::vector<RoundWaiter*>* released) {
+  const ByteSpan piece = AsBytes(view.members);
+  const Event members = {.kind = EventKind::kViewChange,
+                         .segment = cell.plan->id,
+                         .argument = view.number,
                          .payload = {absl::MakeConstSpan(&piece, 1), piece.size()}};
-    if (absl::Status status = cell->checks->CheckPayload(event); !status.ok()) return status;
-    {
-      absl::MutexLock lock(&cell->mutex);
-      if (cell->segment->view() >= number) continue;  // another worker was first
-    }
-    // Fails where another worker has been first after all.
-    PerformOwn(*cell, event, &released);
+  if (absl::Status status = cell.checks->CheckPayload(members); !status.ok()) return status;
+  // Another worker may be first, with this view or a newer one.
+  const auto knows_members = [&] {
+    absl::MutexLock lock(&cell.mutex);
+    return cell.segment->view() >= view.number;
+  };
+  const auto knows_phase = [&] {
+    absl::MutexLock lock(&cell.mutex);
+    return cell.segment->announced_round() >= view.phase_round;
+  };
+  // The phase first: the members may open rounds.
+  if (!knows_phase()) {
+    const Event phase = {.kind = EventKind::kPhaseChange,
+                         .segment = cell.plan->id,
+                         .ticket = view.phase_round,
+                         .argument = static_cast<uint64_t>(view.phase)};
+    const absl::StatusOr<Performed> performed = Perform(cell, phase, nullptr);
+    if (!performed.ok() && !knows_phase()) return performed.status();
   }
-  return released;
+  if (!knows_members()) PerformOwn(cell, members, released);
+  return absl::OkStatus();
+}
+
+absl::Status Shard::ChangeView(const View& view, std::vector<RoundWaiter*>* released) {
+  absl::Status status;
+  for (const auto& cell : agreement()->cells) {
+    if (cell->synchronous) status.Update(ChangeView(*cell, view, released));
+  }
+  return status;
+}
+
+double Shard::ErrorRatio() const {
+  double error = 0, momentum = 0;
+  if (const Agreement* agreed = agreement(); agreed != nullptr) {
+    for (const auto& cell : agreed->cells) {
+      absl::MutexLock lock(&cell->mutex);
+      error += cell->segment->measure().error_squares;
+      momentum += cell->segment->measure().momentum_squares;
+    }
+  }
+  return momentum > 0 ? std::sqrt(error / momentum) : 0;
 }
 
 std::vector<RoundWaiter*> Shard::CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences) {

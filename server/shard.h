@@ -113,8 +113,16 @@ class Shard {
   // Performs kExpire or kLeave on every segment; in rounds, who leaves is absent from now
   // on. Returns whom that releases.
   std::vector<RoundWaiter*> Release(EventKind kind, uint32_t worker, uint64_t incarnation);
-  // The members of rounds (AppendMember) from now on; segments that know the view keep it.
-  absl::StatusOr<std::vector<RoundWaiter*>> ChangeView(uint64_t number, const std::string& members);
+  // The members of rounds (AppendMember) from now on, and the newest change of phase;
+  // segments that know the view keep it. Adds whom that releases, also where it fails.
+  // INVALID_ARGUMENT: members that cannot be. FAILED_PRECONDITION: too late for the phase.
+  struct View {
+    uint64_t number = 0;
+    std::string members;
+    Phase phase = Phase::kFull;
+    uint64_t phase_round = 0;  // the first in that phase; 0: none was announced
+  };
+  absl::Status ChangeView(const View& view, std::vector<RoundWaiter*>* released);
   // Rounds that have been open for so long and lack some members go on without them.
   std::vector<RoundWaiter*> CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences);
 
@@ -130,6 +138,10 @@ class Shard {
   uint64_t NextNumber() { return number_.fetch_add(1, std::memory_order_relaxed) + 1; }
   void Record(const Event& event);
 
+  // Rules that squeeze: norm of the error over that of the momentum, over the shard, in the
+  // newest measured round; else 0.
+  double ErrorRatio() const;
+
   std::vector<uint32_t> MissingSegments() const;
   bool synchronous() const { return synchronous_; }
   uint32_t index() const { return shard_; }
@@ -137,6 +149,8 @@ class Shard {
  private:
   // Performs an event that no call has brought; adds whom it releases. False: refused.
   bool PerformOwn(Cell& cell, const Event& event, std::vector<RoundWaiter*>* released);
+  // A segment's part of ChangeView.
+  absl::Status ChangeView(Cell& cell, const View& view, std::vector<RoundWaiter*>* released);
   absl::StatusOr<std::unique_ptr<Agreement>> MakeAgreement(const v1::Contract& contract,
                                                            const v1::ModelSchema& model,
                                                            uint64_t train_examples) const;

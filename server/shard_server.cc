@@ -141,6 +141,7 @@ class GrpcShardServer final : public ShardServer {
       metrics.workers_left->Set(context_.members.Count(State::kLeft));
       metrics.workers_expired->Set(context_.members.Count(State::kExpired));
       metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
+      metrics.server_error_ratio->Set(context_.shard.ErrorRatio());
       const std::string lost = LostMember(now);
       if (!lost.empty() && lead_ != nullptr) lead_->Stop(lost);
       parameters_.AnswerWaiters(false, lost);

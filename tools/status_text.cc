@@ -80,6 +80,13 @@ std::string StatusText(const std::vector<std::string>& addresses,
       if (lead->round_members() > 0) {
         absl::StrAppendFormat(&text, "; round %d of %d workers%s", lead->round(), lead->round_members(),
                               lead->compressed_phase() ? ", compressed" : "");
+        if (lead->compressed_phase() && lead->server_error_ratio() > 0) {
+          absl::StrAppendFormat(&text, " (servers keep back %.2g times the momentum)",
+                                lead->server_error_ratio());
+        }
+        if (lead->variance_stability() > 0) {
+          absl::StrAppendFormat(&text, ", variance %.1f %% stable", 100 * lead->variance_stability());
+        }
       }
       if (figures.skipped_batches > 0) absl::StrAppend(&text, "; ", FormatSkipped(figures));
       if (figures.discarded_batches > 0) absl::StrAppend(&text, "; ", FormatDiscarded(figures));

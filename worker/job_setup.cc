@@ -27,7 +27,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, const std:
   if (data.format() == "synthetic") {
     return MakeSyntheticDataset(
         data.examples(), IsAnalytic(job.model().name()) ? kNoShape : kSyntheticShape,
-        std::max(data.classes(), 1u));
+        // Without classes, analytic objectives take the label for what makes one example differ
+        // from another.
+        data.classes() > 0 ? data.classes() : static_cast<uint32_t>(data.examples()));
   }
   IdxOptions options;
   options.classes = data.classes();

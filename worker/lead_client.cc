@@ -27,6 +27,8 @@ constexpr absl::Duration kShortestAskAgain = absl::Milliseconds(10);
 constexpr absl::Duration kLongestAskAgain = absl::Seconds(1);
 // Why it is told to wait is logged this often.
 constexpr int kLogWaitSeconds = 30;
+// Measured rounds that wait to be sent.
+constexpr size_t kMostRounds = 256;
 constexpr absl::Duration kStopCheckEvery = absl::Milliseconds(100);
 constexpr std::chrono::seconds kLeaveDeadline{3};
 
@@ -136,6 +138,13 @@ void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {
   changed_.SignalAll();
 }
 
+void LeadClient::NoteRound(const RoundSums& sums) {
+  absl::MutexLock lock(&mutex_);
+  // Where the lead does not answer, the newest count.
+  if (rounds_.size() == kMostRounds) rounds_.erase(rounds_.begin());
+  rounds_.push_back(sums);
+}
+
 void LeadClient::Report(const v1::WorkerFigures& figures) {
   absl::MutexLock lock(&mutex_);
   figures_ = figures;
@@ -198,6 +207,14 @@ void LeadClient::Fetch() {
   request.mutable_held()->Add(taken_.begin(), taken_.end());
   request.set_view(view_);
   request.set_next_round(std::exchange(skip_to_, 0));
+  const std::vector<RoundSums> rounds = std::exchange(rounds_, {});
+  for (const RoundSums& sums : rounds) {
+    v1::RoundFigures& figures = *request.add_round_figures();
+    figures.set_round(sums.round);
+    figures.set_variance_sum(sums.variance_sum);
+    figures.set_error_ratio(sums.error_ratio);
+    figures.set_server_error_ratio(sums.server_error_ratio);
+  }
   const size_t reported = completed_.size();
   last_asked_ = absl::Now();
   mutex_.Unlock();

@@ -29,6 +29,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/core/round_sums.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "worker/patience.h"
 
@@ -90,6 +91,9 @@ class LeadClient {
 
   // Every segment has acknowledged (or skipped) this ticket, and the others with it.
   void Completed(uint64_t ticket, absl::Span<const uint64_t> others = {});
+  // Rules that squeeze: what a round came to, for the lead to decide on the phase; sent with
+  // what is completed.
+  void NoteRound(const RoundSums& sums);
   // Kept, and sent about once a second.
   void Report(const v1::WorkerFigures& figures);
   // Why the job is over, once NextTicket has said so.
@@ -130,6 +134,7 @@ class LeadClient {
   std::vector<uint64_t> taken_ ABSL_GUARDED_BY(mutex_);  // not completed yet
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
   absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RoundSums> rounds_ ABSL_GUARDED_BY(mutex_);  // noted and not sent yet
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -214,6 +214,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   options.hello.set_worker_name(flags.name);
   options.stop = signals.stop();
   options.acknowledged = [&progress, lead = lead->get()](const PushFigures& push) {
+    if (push.round.has_value()) lead->NoteRound(*push.round);
     lead->Completed(push.ticket, push.earlier);
     progress.Acknowledged(push);
   };

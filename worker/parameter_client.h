@@ -19,12 +19,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/core/round_sums.h"
 #include "common/core/schedule.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
@@ -55,6 +57,7 @@ struct PushFigures {
   double encode_seconds = 0;   // worker half and codec
   double pull_seconds = 0;     // reading replies into the vector
   double push_seconds = 0;     // from Push until the last segment's reply
+  std::optional<RoundSums> round;  // rules that squeeze: where the push's round was measured
 };
 
 // Bytes of whole messages since the start; uncompressed: 4 bytes an element.

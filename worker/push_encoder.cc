@@ -1,10 +1,18 @@
 #include "worker/push_encoder.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/vector_math.h"
 
 namespace foreshard {
+
+namespace {
+
+// Every so many blocks are looked at for the error ratio.
+constexpr size_t kRatioStride = 16;
+
+}  // namespace
 
 PushEncoder::PushEncoder(const PushEncoderOptions& options)
     : options_(options),
@@ -64,6 +72,22 @@ absl::Status PushEncoder::TakeReply(const SegmentPlan& plan, const RoundReply& r
                                     float* parameters) {
   return squeeze_->Take(plan, reply, payload, place, sent, parameters,
                         error_.empty() ? nullptr : error_.data() + plan.begin);
+}
+
+double PushEncoder::ErrorRatio(absl::Span<const SegmentPlan> segments, const float* momentum) const {
+  if (error_.empty()) return 0;
+  double error = 0, size = 0;
+  size_t index = 0;
+  for (const SegmentPlan& plan : segments) {
+    if (plan.kind != TensorKind::kTrainable) continue;
+    for (const Block& block : plan.blocks) {
+      if (index++ % kRatioStride != 0) continue;
+      const uint64_t at = plan.begin + block.offset;
+      error += kernels::SumOfSquares(error_.data() + at, block.elements);
+      size += kernels::SumOfSquares(momentum + at, block.elements);
+    }
+  }
+  return size > 0 ? std::sqrt(error / size) : 0;
 }
 
 void PushEncoder::NoteRepaired(const SegmentPlan& plan, uint64_t ticket) {

@@ -76,6 +76,9 @@ class PushEncoder {
                          const PushPlace& place, ByteSpan sent, float* parameters);
   // By position in the flat trainable vector; empty where nothing is lost.
   absl::Span<const float> error() const { return error_; }
+  // ||error|| over ||momentum||, `momentum` being of the flat trainable vector; 0 without
+  // compression. One block in 16 is looked at.
+  double ErrorRatio(absl::Span<const SegmentPlan> segments, const float* momentum) const;
   // The half's momentum, or what the workers of a compressed round share, by position in
   // the flat trainable vector; empty where the rule has none.
   absl::Span<const float> momentum() const;

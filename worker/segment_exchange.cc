@@ -14,8 +14,6 @@
 namespace foreshard {
 namespace {
 
-// Every so many blocks are looked at for the error feedback ratio.
-constexpr size_t kRatioStride = 16;
 constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
 
 absl::Status Damaged(uint32_t segment, const absl::Status& what) {
@@ -37,7 +35,10 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
       queued_(options.servers.size()) {
-  for (const SegmentPlan& plan : options.plan.segments()) segments_.push_back({.plan = &plan});
+  for (const SegmentPlan& plan : options.plan.segments()) {
+    segments_.push_back({.plan = &plan});
+    trainable_segments_ += plan.kind == TensorKind::kTrainable;
+  }
   ready_.assign(segments_.size(), 1);
 }
 
@@ -51,6 +52,7 @@ void SegmentExchange::Begin(Operation operation) {
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
+  round_sums_ = {};
   if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) late_ = false;
   pending_repairs_.clear();
   missing_workers_.clear();
@@ -283,6 +285,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
       pull_bytes_ += reply.Length();
       pull_plain_bytes_ += segment.plan->elements * sizeof(float);
       NoteFigures(segment, header);
+      if (header.has_measure()) NoteMeasure(header.measure());
     }
   }
   MarkReady(token);
@@ -371,6 +374,25 @@ void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHe
   if (segment.plan->id == 0) figures_.learning_rate = header.learning_rate();
 }
 
+void SegmentExchange::NoteMeasure(const v1::RoundMeasure& measure) {
+  if (measure.round() != operation_.round) return;
+  ++round_sums_.segments;
+  round_sums_.variance += measure.variance_sum();
+  round_sums_.error_squares += measure.error_squares();
+  round_sums_.momentum_squares += measure.momentum_squares();
+}
+
+// The round is measured where all of its segments were.
+std::optional<RoundSums> SegmentExchange::TakeRoundSums() const {
+  if (round_sums_.segments == 0 || round_sums_.segments != trainable_segments_) return std::nullopt;
+  RoundSums sums = {.round = operation_.round, .variance_sum = round_sums_.variance};
+  if (round_sums_.momentum_squares > 0) {
+    sums.error_ratio = ErrorRatio(nullptr);
+    sums.server_error_ratio = std::sqrt(round_sums_.error_squares / round_sums_.momentum_squares);
+  }
+  return sums;
+}
+
 void SegmentExchange::MarkReady(uint32_t id) {
   bool last;
   {
@@ -388,6 +410,7 @@ void SegmentExchange::MarkReady(uint32_t id) {
     figures_.measured = gap_elements_ > 0;
     figures_.gap = gap_elements_ > 0 ? std::sqrt(gap_squares_ / gap_elements_) : 0;
     figures_.surprise = gap_elements_ > 0 ? std::sqrt(surprise_squares_ / gap_elements_) : 0;
+    figures_.round = TakeRoundSums();
     if (options_.acknowledged) options_.acknowledged(figures_);
   }
   absl::MutexLock lock(&ready_mutex_);
@@ -456,20 +479,12 @@ double SegmentExchange::TakeWaitSeconds() {
 
 double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
   absl::MutexLock lock(&mutex_);
+  return ErrorRatio(gradient);
+}
+
+double SegmentExchange::ErrorRatio(const float* gradient) const {
   const float* momentum = encoder_.momentum().empty() ? gradient : encoder_.momentum().data();
-  if (encoder_.error().empty()) return 0;
-  double error = 0, size = 0;
-  size_t index = 0;
-  for (const SegmentState& segment : segments_) {
-    if (!IsTrainable(segment)) continue;
-    for (const Block& block : segment.plan->blocks) {
-      if (index++ % kRatioStride != 0) continue;
-      const uint64_t at = segment.plan->begin + block.offset;
-      error += kernels::SumOfSquares(encoder_.error().data() + at, block.elements);
-      size += kernels::SumOfSquares(momentum + at, block.elements);
-    }
-  }
-  return size > 0 ? std::sqrt(error / size) : 0;
+  return encoder_.ErrorRatio(options_.plan.segments(), momentum);
 }
 
 uint64_t SegmentExchange::clock(uint32_t segment) const {

@@ -130,6 +130,10 @@ class SegmentExchange : public ExchangeHandler {
                          const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteMeasure(const v1::RoundMeasure& measure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<RoundSums> TakeRoundSums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As ErrorFeedbackRatio.
+  double ErrorRatio(const float* gradient) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MarkReady(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(const std::function<bool()>& ready);
 
@@ -139,6 +143,7 @@ class SegmentExchange : public ExchangeHandler {
   const CodecSet codecs_;
   const Codec* const plain_;
   const Codec* const reply_codec_;
+  size_t trainable_segments_ = 0;
   std::vector<float> parameters_;
   PushEncoder encoder_;
   ReplyReader reader_;
@@ -151,6 +156,11 @@ class SegmentExchange : public ExchangeHandler {
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
   bool late_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of the push under way: measures of its round, by how many segments.
+  struct {
+    size_t segments = 0;
+    double variance = 0, error_squares = 0, momentum_squares = 0;
+  } round_sums_ ABSL_GUARDED_BY(mutex_);
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_repairs_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> missing_workers_ ABSL_GUARDED_BY(mutex_);

@@ -179,7 +179,10 @@ void FillDefaults(v1::JobSpec* job) {
   v1::CompressionSpec& compression = *job->mutable_compression();
   if (rule != nullptr && rule->squeezes) {
     v1::ApmSqueezeSpec& squeeze = *job->mutable_apmsqueeze();
-    if (squeeze.warmup_fraction() == 0 && squeeze.warmup_rounds() == 0) squeeze.set_warmup_fraction(0.15f);
+    if (squeeze.warmup_fraction() == 0 && squeeze.warmup_rounds() == 0 && !squeeze.automatic_freeze()) {
+      squeeze.set_warmup_fraction(0.15f);
+    }
+    if (squeeze.error_limit() == 0) squeeze.set_error_limit(50);
     if (squeeze.form().empty()) squeeze.set_form("momentum");
     if (squeeze.variance_floor() == 0) squeeze.set_variance_floor(0.01f);
     if (squeeze.fold_rounds() == 0) squeeze.set_fold_rounds(1000);

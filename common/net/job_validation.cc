@@ -241,6 +241,12 @@ void CheckSqueeze(const v1::JobSpec& job, const RuleTraits& rule, Problems* prob
   const float fraction = squeeze.warmup_fraction();
   problems->CheckUnused(fraction != 0 && squeeze.warmup_rounds() != 0, "apmsqueeze.warmup_fraction",
                         "apmsqueeze.warmup_rounds says the same in rounds");
+  problems->CheckUnused(squeeze.automatic_freeze() && (fraction != 0 || squeeze.warmup_rounds() != 0),
+                        fraction != 0 ? "apmsqueeze.warmup_fraction" : "apmsqueeze.warmup_rounds",
+                        "apmsqueeze.automatic_freeze decides when the variance is frozen");
+  if (!(squeeze.error_limit() > 0)) {
+    problems->Add("apmsqueeze.error_limit", squeeze.error_limit(), "make it above 0");
+  }
   if (!(fraction >= 0 && fraction < 1)) {
     problems->Add("apmsqueeze.warmup_fraction", fraction, "make it above 0 and below 1");
   } else if (const float epochs = fraction * static_cast<float>(job.training().epochs());

@@ -196,6 +196,9 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
   round = make.MakeGauge("round", "Synchronous rules: the open round of the shard's first segment.");
   compressed_phase = make.MakeGauge(
       "compressed_phase", "apmsqueeze: 1 once the variance is frozen and rounds are compressed.");
+  server_error_ratio = make.MakeGauge(
+      "server_error_ratio",
+      "apmsqueeze: norm of what compression has kept back on this server over the momentum's.");
   inflight_bytes =
       make.MakeGauge("inflight_bytes", "Bytes of requests held in memory at this moment.");
 }

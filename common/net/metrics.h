@@ -46,7 +46,7 @@ struct ServerMetrics {
   prometheus::Gauge *workers_training, *workers_left, *workers_expired;
   prometheus::Histogram* round_duration_seconds;
   prometheus::Counter* round_absences;
-  prometheus::Gauge *round, *compressed_phase;
+  prometheus::Gauge *round, *compressed_phase, *server_error_ratio;
   prometheus::Gauge* inflight_bytes;
 };
 

@@ -55,10 +55,8 @@ class ApmSqueeze final : public SqueezeRule {
     const float first = bias_.first_correction();
     const float second = bias_.second_correction();
     kernels::Scale(m_.data(), first, m_.size());
-    double sum = 0;
-    for (const Block& block : blocks) sum += SumOfVariance(v_.data() + block.offset, block.elements);
     // A segment that no gradient has reached yet says nothing about its scale.
-    const double rms = v_.empty() ? 0 : std::sqrt(sum * second / static_cast<double>(v_.size()));
+    const double rms = v_.empty() ? 0 : std::sqrt(VarianceSum(blocks) / static_cast<double>(v_.size()));
     for (const Block& block : blocks) {
       FreezeVariance(block.elements, second, settings_.variance_floor, settings_.epsilon,
                      rms > 0 ? rms : 1, v_.data() + block.offset);
@@ -99,6 +97,11 @@ class ApmSqueeze final : public SqueezeRule {
     return frozen() ? absl::MakeConstSpan(v_) : absl::Span<const float>();
   }
   absl::Span<const float> error() const override { return error_; }
+  double VarianceSum(absl::Span<const Block> blocks) const override {
+    double sum = 0;
+    for (const Block& block : blocks) sum += SumOfVariance(v_.data() + block.offset, block.elements);
+    return sum * bias_.second_correction();
+  }
 
   void VisitState(StateVisitor& visitor) override {
     visitor.Visit("first_moment", m_);

@@ -133,6 +133,8 @@ class SqueezeRule : public UpdateRule {
   virtual absl::Span<const float> denominator() const = 0;
   // What compression has kept back at the server.
   virtual absl::Span<const float> error() const = 0;
+  // First phase: the sum of the variance as Freeze would take it.
+  virtual double VarianceSum(absl::Span<const Block> blocks) const = 0;
 };
 
 // State is allocated here, zeroed, for a segment of `elements`. nullptr when

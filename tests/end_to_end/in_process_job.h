@@ -85,6 +85,7 @@ class InProcessWorker {
     options->hello.set_incarnation(lead_->incarnation());
     options->stop = &stop_;
     options->acknowledged = [this](const PushFigures& push) {
+      if (push.round.has_value()) lead_->NoteRound(*push.round);
       lead_->Completed(push.ticket, push.earlier);
       progress_.Acknowledged(push);
       if (after_push) after_push(push);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +19,9 @@
 
 namespace foreshard {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class ViewsTest : public EndToEndTest, public ::testing::WithParamInterface<const char*> {
  protected:
@@ -136,6 +140,56 @@ TEST_P(StragglerTest, IsNotWaitedFor) {
 INSTANTIATE_TEST_SUITE_P(Rules, StragglerTest, ::testing::Values("adam", "apmsqueeze"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Phases that the lead decides on as the job goes, and everybody follows at the same round.
+class PhasesTest : public ViewsTest {
+ protected:
+  // The variance forgets in 20 rounds.
+  std::string PhasesJob(std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"update.beta2=0.95", "schedule.learning_rate=0.01"});
+    return Job(overrides);
+  }
+};
+
+TEST_P(PhasesTest, TheVarianceIsFrozenWhereItIsStable) {
+  std::unique_ptr<Fleet> fleet =
+      Servers(PhasesJob({"apmsqueeze.warmup_rounds=", "apmsqueeze.automatic_freeze=true"}));
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=5"}).ok());
+  const v1::StatusReply lead = ExpectFinished(*fleet);
+  EXPECT_TRUE(lead.compressed_phase());
+  EXPECT_GT(lead.server_error_ratio(), 0);
+  EXPECT_THAT(LogOf(*fleet, "server-0"), HasSubstr("on, rounds are compressed, the variance frozen: the variance is stable"));
+  // The first rounds moved 32 times as much.
+  EXPECT_LT(lead.push_bytes(), lead.push_uncompressed_bytes() / 2);
+}
+
+TEST_P(PhasesTest, TooLargeAnErrorLeadsBackToFullPrecision) {
+  std::unique_ptr<Fleet> fleet = Servers(PhasesJob({"apmsqueeze.error_limit=0.001"}));
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=5"}).ok());
+  EXPECT_FALSE(ExpectFinished(*fleet).compressed_phase());
+  EXPECT_THAT(LogOf(*fleet, "server-0"),
+              AllOf(HasSubstr("on, rounds are in full precision again"), HasSubstr("apmsqueeze.error_limit is 0.001")));
+}
+
+// To and fro, for ever, while members die and join.
+TEST_P(PhasesTest, ChangeWhileMembersComeAndGo) {
+  std::unique_ptr<Fleet> fleet = Servers(PhasesJob({"apmsqueeze.warmup_rounds=", "apmsqueeze.automatic_freeze=true",
+                                                    "apmsqueeze.error_limit=0.001", "timeouts.lease_seconds=1",
+                                                    "apmsqueeze.fold_rounds=7"}));
+  for (int w = 0; w < 3; ++w) ASSERT_TRUE(fleet->StartWorker(w, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 300; })) << LogOf(*fleet, "worker-0");
+  fleet->Find("worker-1")->process->Signal(SIGKILL);
+  ASSERT_TRUE(fleet->StartWorker(3, {"--slowdown=20"}).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet) > 600; })) << LogOf(*fleet, "worker-0");
+  fleet->Find("worker-0")->process->Signal(SIGTERM);
+  ASSERT_TRUE(fleet->StartWorker(4, {"--slowdown=20"}).ok());
+  ExpectFinished(*fleet, kExamples, "worker-1");
+  const std::string log = LogOf(*fleet, "server-0");
+  EXPECT_THAT(log, AllOf(HasSubstr("on, rounds are compressed"), HasSubstr("on, rounds are in full precision again")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, PhasesTest, ::testing::Values("apmsqueeze"),
+                         [](const auto& info) { return std::string(info.param); });
+
 // Workers and servers agree to the bit at the end of a run, although they apply results each
 // for themselves.
 TEST(Views, EveryWorkerHoldsTheServersParameters) {
@@ -152,6 +206,43 @@ TEST(Views, EveryWorkerHoldsTheServersParameters) {
   for (const auto& worker : workers) {
     EXPECT_EQ(std::memcmp(worker->client().parameters(), reader.client().parameters(),
                           elements * sizeof(float)), 0);
+  }
+}
+
+// Every worker sees of a measured round what all servers together came to.
+TEST(Views, WorkersSeeWhatRoundsCameTo) {
+  const v1::JobSpec job = SyntheticJob({"update.rule=apmsqueeze", "apmsqueeze.warmup_rounds=20",
+                                        "update.beta2=0.95", "schedule.learning_rate=0.1"});
+  InProcessServers servers(job);
+  std::vector<std::unique_ptr<InProcessWorker>> workers;
+  std::vector<std::map<uint64_t, RoundSums>> seen(3);
+  for (size_t w = 0; w < 3; ++w) {
+    workers.push_back(std::make_unique<InProcessWorker>(job, servers.addresses()));
+    workers[w]->after_push = [&sums = seen[w]](const PushFigures& push) {
+      if (push.round.has_value()) sums[push.round->round] = *push.round;
+    };
+  }
+  TrainAll(workers);
+  std::map<uint64_t, RoundSums> all;
+  for (const auto& sums : seen) all.insert(sums.begin(), sums.end());
+  // A span of 20 rounds has ten measures.
+  EXPECT_EQ(all.size(), 20u);
+  for (const auto& [round, sums] : all) {
+    EXPECT_EQ(round % 2, 1u);
+    EXPECT_EQ(sums.variance_sum > 0, round < 20) << round;
+    EXPECT_EQ(sums.server_error_ratio > 0, round >= 20) << round;
+    EXPECT_EQ(sums.error_ratio > 0, round >= 20) << round;
+    // It began at nothing.
+    if (round == 3) {
+      EXPECT_GT(sums.variance_sum, all[1].variance_sum);
+    }
+  }
+  for (const auto& sums : seen) {
+    for (const auto& [round, mine] : sums) {
+      // Added up as the replies came.
+      EXPECT_NEAR(mine.variance_sum, all[round].variance_sum, 1e-12 * mine.variance_sum);
+      EXPECT_NEAR(mine.server_error_ratio, all[round].server_error_ratio, 1e-12 * mine.server_error_ratio);
+    }
   }
 }
 

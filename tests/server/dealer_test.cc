@@ -426,6 +426,29 @@ TEST(Dealer, BoundsOfSynchronousWorkersAreRefused) {
   EXPECT_FALSE(Dealer::Check({.batches_per_epoch = 9, .ramp_tickets = 1, .ramp_workers = 0}).ok());
 }
 
+TEST(Dealer, AnAnnouncedPhaseOutlivesARestart) {
+  const DealerOptions options = {.batches_per_epoch = 100, .epochs = 1, .synchronous_workers = 2, .views = true};
+  Dealer dealer(options);
+  for (const uint32_t worker : {0u, 1u}) dealer.Apply({Kind::kJoin, worker});
+  ASSERT_EQ(dealer.Apply({Kind::kFetch, 0, 2}).tickets.size(), 2u);
+  dealer.Apply({Kind::kAnnounce, 0, static_cast<uint64_t>(Phase::kFrozen)});
+  Dealer loaded(options);
+  ASSERT_TRUE(loaded.Load(dealer.Save()).ok());
+  EXPECT_EQ(loaded.rounds()->announced_round(), 5u);
+  EXPECT_EQ(loaded.rounds()->announced_phase(), Phase::kFrozen);
+  const Deal deal = loaded.Apply({Kind::kFetch, 0, 8});
+  EXPECT_EQ(deal.rounds, (std::vector<uint64_t>{2}));
+  EXPECT_EQ(deal.withheld, Withheld::kView);
+  EXPECT_EQ(loaded.Apply({Kind::kFetch, 1, 8}).rounds, (std::vector<uint64_t>{0, 1, 2}));
+  loaded.Apply({Kind::kViewKnown, 0, 1});
+  EXPECT_EQ(loaded.Apply({Kind::kFetch, 0, 1}).rounds, (std::vector<uint64_t>{3}));
+  // An asynchronous dealer has no phases.
+  Dealer asynchronous({.batches_per_epoch = 3, .epochs = 1});
+  const std::string before = asynchronous.Save();
+  asynchronous.Apply({Kind::kAnnounce, 0, 1});
+  EXPECT_EQ(asynchronous.Save(), before);
+}
+
 TEST(Dealer, DamagedOrForeignStateIsRefused) {
   const DealerOptions options = {.batches_per_epoch = 3, .epochs = 1};
   Dealer dealer(options);
@@ -459,6 +482,8 @@ TEST(DealerEvent, TravelsAsARecord) {
     EXPECT_EQ(back->argument, 4u);
   }
   EXPECT_FALSE(ToDealerEvent(Event{}).ok());
+  EXPECT_EQ(ToDealerEvent(ToEvent({Kind::kAnnounce, 0, 1}))->kind, Kind::kAnnounce);
+  EXPECT_FALSE(ToDealerEvent(ToEvent({Kind::kAnnounce, 0, 2})).ok());  // there is no such phase
 }
 
 }  // namespace

@@ -69,6 +69,30 @@ TEST(RoundBook, AJoinerTakesPartOnceEveryServerKnows) {
   EXPECT_EQ(Dealt(book, 1).ticket, 3u);
 }
 
+TEST(RoundBook, APhaseIsAnnouncedAheadOfTwoRounds) {
+  RoundBook book({.batches_per_epoch = 100, .epochs = 1, .workers = 2});
+  book.Announce(Phase::kFrozen);  // there are no rounds yet
+  EXPECT_EQ(book.announced_round(), 0u);
+  book.Join(0);
+  book.Join(1);
+  EXPECT_EQ(Dealt(book, 0).round, 0u);
+  EXPECT_EQ(Dealt(book, 0).round, 1u);
+  book.Announce(Phase::kFrozen);
+  EXPECT_EQ(book.announced_phase(), Phase::kFrozen);
+  EXPECT_EQ(book.announced_round(), 5u);
+  EXPECT_EQ(book.view(), 1u);
+  EXPECT_EQ(Dealt(book, 0).round, 2u);
+  // With round 3 drawn up a segment could have round 4 open, which must become a fold.
+  EXPECT_TRUE(Withheld(book, 0, true));
+  EXPECT_EQ(Dealt(book, 1).round, 0u);
+  book.Acknowledge(1);
+  EXPECT_EQ(Dealt(book, 0).round, 3u);
+  book.Announce(Phase::kFull);
+  EXPECT_EQ(book.announced_phase(), Phase::kFull);
+  EXPECT_EQ(book.announced_round(), 7u);
+  EXPECT_EQ(book.view(), 2u);
+}
+
 TEST(RoundBook, ALostWorkersBatchesAreDealtAgain) {
   RoundBook book({.batches_per_epoch = 12, .epochs = 1, .workers = 3});
   for (const uint32_t worker : {0u, 1u, 2u}) book.Join(worker);

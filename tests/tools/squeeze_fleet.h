@@ -23,6 +23,7 @@ struct SqueezeFleetOptions {
   uint32_t slots = 8;
   uint64_t freeze_round = 5;
   uint64_t fold_rounds = 1000000;
+  uint64_t measure_rounds = 16;
   CodecId codec = CodecId::kOneBit;
   bool compress_gradients = false;
   bool bias_correction = false;
@@ -62,6 +63,7 @@ class SqueezeFleet {
     segment_options.members = options.workers;
     segment_options.squeeze = {.freeze_round = options.freeze_round,
                                .fold_rounds = options.fold_rounds,
+                               .measure_rounds = options.measure_rounds,
                                .codec = options.codec};
     segment_options.seed = 17;
     plan = segment_options.plan;

@@ -437,6 +437,75 @@ TEST(ApmSqueeze, AReturnToFullPrecisionTakesAllErrorsIntoTheMomentum) {
   EXPECT_EQ(fleet.last_parts, uint32_t{kResultPart});
 }
 
+TEST(ApmSqueeze, AnAutomaticFreezeWaitsForItsAnnouncementAndFoldsCountFromIt) {
+  SqueezeFleetOptions options;
+  options.freeze_round = SqueezeOptions::kAutomatic;
+  options.fold_rounds = 4;
+  SqueezeFleet fleet(options);
+  std::vector<uint64_t> frozen, folds;
+  for (uint64_t round = 0; round < 30; ++round) {
+    if (round == 10) {
+      fleet.Send({.kind = EventKind::kPhaseChange, .ticket = 13,
+                  .argument = static_cast<uint64_t>(Phase::kFrozen)}, {});
+      ASSERT_TRUE(fleet.status.ok()) << fleet.status;
+      EXPECT_EQ(fleet.segment->announced_round(), 13u);
+    }
+    if (fleet.segment->phase() == Phase::kFrozen) frozen.push_back(round);
+    if (fleet.segment->folds()) folds.push_back(round);
+    for (uint32_t w = 0; w < 3; ++w) fleet.Contribute(w, Gradient(options.elements, round, w));
+    fleet.Close();
+    for (uint32_t w = 0; w < 3; ++w) fleet.Fetch(w);
+  }
+  ASSERT_EQ(frozen.size(), 17u);
+  EXPECT_EQ(frozen.front(), 13u);
+  EXPECT_EQ(folds, (std::vector<uint64_t>{17, 21, 25, 29}));
+}
+
+TEST(ApmSqueeze, EveryFewRoundsOneIsMeasured) {
+  SqueezeFleetOptions options;
+  options.freeze_round = 8;
+  options.measure_rounds = 4;
+  options.bias_correction = true;
+  SqueezeFleet fleet(options);
+  std::vector<double> v(options.elements);
+  double power = 1;
+  const double beta2 = options.beta2;
+  for (uint64_t round = 0; round < 16; ++round) {
+    std::vector<float> mean(options.elements);
+    for (uint32_t w = 0; w < 3; ++w) {
+      const std::vector<float> gradient = Gradient(options.elements, round, w);
+      for (size_t k = 0; k < mean.size(); ++k) mean[k] += gradient[k] / 3;
+      fleet.Contribute(w, gradient);
+    }
+    double sum = 0;
+    power *= beta2;
+    for (size_t k = 0; k < mean.size(); ++k) {
+      v[k] = beta2 * v[k] + (1 - beta2) * mean[k] * mean[k];
+      sum += v[k] / (1 - power);
+    }
+    const Outcome closed = fleet.Send({.kind = EventKind::kRoundClosed, .argument = round}, {});
+    ASSERT_EQ(closed.measure.has_value(), round % 4 == 3) << round;
+    for (uint32_t w = 0; w < 3; ++w) fleet.Fetch(w);
+    if (!closed.measure.has_value()) continue;
+    EXPECT_EQ(closed.measure->round, round);
+    EXPECT_EQ(fleet.segment->measure().round, round);
+    if (round < 8) {
+      EXPECT_NEAR(closed.measure->variance_sum, sum, 1e-5 * sum);
+      EXPECT_EQ(closed.measure->momentum_squares, 0);
+      continue;
+    }
+    double error = 0, momentum = 0;
+    for (size_t k = 0; k < mean.size(); ++k) {
+      error += double{fleet.rule().error()[k]} * fleet.rule().error()[k];
+      momentum += double{fleet.rule().momentum()[k]} * fleet.rule().momentum()[k];
+    }
+    EXPECT_GT(error, 0);
+    EXPECT_NEAR(closed.measure->error_squares, error, 1e-9 * error);
+    EXPECT_NEAR(closed.measure->momentum_squares, momentum, 1e-9 * momentum);
+    EXPECT_EQ(closed.measure->variance_sum, 0);
+  }
+}
+
 TEST(ApmSqueeze, ASkipThatComesTooLateLosesNothing) {
   SqueezeFleet fleet({});
   for (uint64_t round = 0; round < 8; ++round) {

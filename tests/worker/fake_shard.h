@@ -142,6 +142,10 @@ class FakeShard final : public v1::ParameterServer::Service,
     absl::MutexLock lock(&mutex_);
     return leaves_;
   }
+  std::vector<v1::RoundFigures> round_figures() {
+    absl::MutexLock lock(&mutex_);
+    return round_figures_;
+  }
   v1::WorkerFigures figures() const {
     absl::MutexLock lock(&mutex_);
     return figures_;
@@ -224,6 +228,7 @@ class FakeShard final : public v1::ParameterServer::Service,
       if (const grpc::Status status = fault_({}, false); !status.ok()) return status;
     }
     completed_.insert(completed_.end(), request->completed().begin(), request->completed().end());
+    for (const v1::RoundFigures& figures : request->round_figures()) round_figures_.push_back(figures);
     ++ticket_fetches_;
     reply->set_repair_ticket(repair_ticket_);
     for (uint32_t k = 0; k < request->count() && next_ticket_ < options_.tickets; ++k) {
@@ -443,6 +448,7 @@ class FakeShard final : public v1::ParameterServer::Service,
   uint32_t epochs_done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> leaves_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::RoundFigures> round_figures_ ABSL_GUARDED_BY(mutex_);
   v1::WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
 };
 

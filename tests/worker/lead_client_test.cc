@@ -86,6 +86,28 @@ TEST(LeadClient, ReportsTheNewestFigures) {
   EXPECT_EQ(server.figures().steps(), 5u);
 }
 
+TEST(LeadClient, TellsOnceWhatRoundsCameTo) {
+  FakeShard server(SmallPlan(), {.tickets = 20});
+  auto lead = Registered(server);
+  for (uint64_t round = 0; round < 20; ++round) {
+    const auto ticket = lead->NextTicket();
+    ASSERT_TRUE(ticket.ok() && ticket->has_value());
+    if (round % 5 == 4) {
+      lead->NoteRound({.round = round, .variance_sum = 0.5, .error_ratio = 2, .server_error_ratio = 3});
+    }
+    lead->Completed((*ticket)->number);
+  }
+  ASSERT_TRUE(lead->NextTicket().ok());  // finished: the lead knows of all
+  const std::vector<v1::RoundFigures> told = server.round_figures();
+  ASSERT_EQ(told.size(), 4u);
+  for (size_t k = 0; k < 4; ++k) {
+    EXPECT_EQ(told[k].round(), 5 * k + 4);
+    EXPECT_EQ(told[k].variance_sum(), 0.5);
+    EXPECT_EQ(told[k].error_ratio(), 2);
+    EXPECT_EQ(told[k].server_error_ratio(), 3);
+  }
+}
+
 TEST(LeadClient, LeavingReportsWhatIsCompleted) {
   FakeShard server(SmallPlan(), {.tickets = 10});
   auto lead = Registered(server);

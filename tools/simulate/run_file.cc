@@ -82,6 +82,7 @@ ordered_json ToJson(const SimulationResult& result) {
     out["segments"].push_back(
         {Number(segment.lag_mean), Number(segment.gap_mean), Number(segment.surprise_mean)});
   }
+  if (!result.phase_changes.empty()) out["phase_changes"] = PhaseChangesJson(result);
   out["curve"] = ordered_json::array();
   for (const CurvePoint& point : result.curve) {
     out["curve"].push_back({Number(point.epoch), Number(point.virtual_seconds),
@@ -107,6 +108,10 @@ SimulationResult FromJson(const json& in) {
     result.segments.push_back(
         {ToNumber(segment.at(0)), ToNumber(segment.at(1)), ToNumber(segment.at(2))});
   }
+  // Not in older files.
+  for (const json& change : in.value("phase_changes", json::array())) {
+    result.phase_changes.push_back({change.at("round").get<uint64_t>(), change.at("compressed").get<bool>()});
+  }
   for (const json& point : in.at("curve")) {
     result.curve.push_back({ToNumber(point.at(0)), ToNumber(point.at(1)), ToNumber(point.at(2)),
                             ToNumber(point.at(3)), ToNumber(point.at(4))});
@@ -115,6 +120,14 @@ SimulationResult FromJson(const json& in) {
 }
 
 }  // namespace
+
+ordered_json PhaseChangesJson(const SimulationResult& result) {
+  ordered_json list = ordered_json::array();
+  for (const auto& change : result.phase_changes) {
+    list.push_back({{"round", change.round}, {"compressed", change.compressed}});
+  }
+  return list;
+}
 
 std::string RunFilePath(const std::string& folder, const std::string& key) {
   return absl::StrCat(folder, "/", key, ".json");

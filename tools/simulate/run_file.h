@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 #include "tools/simulate/simulation.h"
 
 namespace foreshard {
@@ -21,6 +22,9 @@ struct RunFile {
   std::string description;  // for people; not read back
   SimulationResult result;
 };
+
+// [{"round": 96, "compressed": true}, ...].
+nlohmann::ordered_json PhaseChangesJson(const SimulationResult& result);
 
 std::string RunFilePath(const std::string& folder, const std::string& key);
 

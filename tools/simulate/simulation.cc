@@ -136,6 +136,8 @@ class Simulation {
   absl::Status Send(uint32_t worker, Event event, ByteSpan payload, double now);
   absl::Status Arrive(Event event, double now);
   absl::Status CloseRound(uint32_t segment, double now);
+  // Rules that squeeze: a segment's measured round. The last one's may change the phase.
+  absl::Status NoteMeasure(const RoundMeasure& measure);
   absl::Status Answer(uint32_t worker, uint32_t segment, const Outcome& outcome,
                       const Reply& reply, double now);
   absl::Status TakeReply(uint32_t worker, uint32_t segment, const Outcome& outcome,
@@ -156,6 +158,10 @@ class Simulation {
   std::vector<uint64_t> steps_;  // of the rate, where momentum is at workers
   std::vector<std::unique_ptr<Segment>> segments_;
   std::unique_ptr<Dealer> dealer_;
+  std::optional<PhaseControl> phases_;
+  // Of the round that is being measured.
+  uint32_t measured_segments_ = 0;
+  RoundMeasure measured_;
   std::vector<VirtualWorker> workers_;
   std::optional<VirtualNetwork> network_;
   std::optional<PushMeasures> measures_;
@@ -210,6 +216,8 @@ absl::Status Simulation::Prepare() {
   const DealerOptions dealer = MakeDealerOptions(job_, batches_per_epoch_);
   if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
   dealer_ = std::make_unique<Dealer>(dealer);
+  if (const absl::Status status = CheckFreeze(job_, batches_per_epoch_); !status.ok()) return status;
+  if (const auto phases = MakePhaseControlOptions(job_, batches_per_epoch_)) phases_.emplace(*phases);
   codecs_ = CodecSet(client->codec_settings);
   reply_codec_ = codecs_.Find(job_.compression().reply());
   if (RepairsSteps(*client)) steps_ = client->schedule.Steps();
@@ -596,6 +604,9 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
   const Event closed = {
       .kind = EventKind::kRoundClosed, .segment = s, .argument = segment.open_round()};
   Outcome outcome = segment.Apply(closed, nullptr);
+  if (outcome.measure.has_value()) {
+    if (const absl::Status status = NoteMeasure(*outcome.measure); !status.ok()) return status;
+  }
   reply_.resize(segment.max_reply_bytes());
   for (uint32_t k = 0; k < workers_.size(); ++k) {
     Event read = ReadEvent(k, s);
@@ -605,6 +616,46 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
     outcome = segment.Apply(read, &reply);
     if (const absl::Status status = Answer(k, s, outcome, reply, now); !status.ok()) return status;
   }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::NoteMeasure(const RoundMeasure& measure) {
+  if (measured_segments_ == 0) measured_ = {.round = measure.round};
+  measured_.variance_sum += measure.variance_sum;
+  measured_.error_squares += measure.error_squares;
+  measured_.momentum_squares += measure.momentum_squares;
+  const auto trainable = static_cast<uint32_t>(
+      std::count_if(plan_.segments().begin(), plan_.segments().end(),
+                    [](const SegmentPlan& plan) { return plan.kind == TensorKind::kTrainable; }));
+  if (++measured_segments_ < trainable) return absl::OkStatus();
+  measured_segments_ = 0;
+  RoundSums sums = {.round = measured_.round, .variance_sum = measured_.variance_sum};
+  if (measured_.momentum_squares > 0) {
+    sums.server_error_ratio = std::sqrt(measured_.error_squares / measured_.momentum_squares);
+    for (const VirtualWorker& worker : workers_) {
+      const double ratio = worker.encoder.ErrorRatio(plan_.segments(), worker.encoder.momentum().data());
+      sums.error_ratio = std::max(sums.error_ratio, ratio);
+    }
+  }
+  const std::optional<Phase> phase = phases_->Note(sums, dealer_->completed_tickets());
+  if (!phase.has_value()) return absl::OkStatus();
+  const RoundBook& rounds = *dealer_->rounds();
+  const uint64_t before = rounds.announced_round();
+  dealer_->Apply({DealerEvent::Kind::kAnnounce, 0, static_cast<uint64_t>(*phase)});
+  if (rounds.announced_round() == before) return absl::OkStatus();  // no rounds are left
+  phases_->Announced(*phase, rounds.announced_round());
+  result_.phase_changes.push_back({rounds.announced_round(), *phase == Phase::kFrozen});
+  // Everybody hears of it at once.
+  for (uint32_t s = 0; s < segments_.size(); ++s) {
+    if (!IsTrainable(s)) continue;
+    Event change = {.kind = EventKind::kPhaseChange,
+                    .segment = s,
+                    .ticket = rounds.announced_round(),
+                    .argument = static_cast<uint64_t>(*phase)};
+    if (const absl::Status status = segments_[s]->Admit(&change); !status.ok()) return status;
+    segments_[s]->Apply(change, nullptr);
+  }
+  dealer_->Apply({DealerEvent::Kind::kViewKnown, 0, rounds.view()});
   return absl::OkStatus();
 }
 

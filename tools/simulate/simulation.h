@@ -100,6 +100,13 @@ struct SimulationResult {
   // By the same clock and for as many batches, without a network: a fleet that waits
   // for its slowest, and one that never waits.
   double synchronous_seconds = 0, ideal_seconds = 0;
+  // Rules that squeeze: changes of phase that were decided as the run went (automatic_freeze,
+  // error_limit), and the first round of each.
+  struct PhaseChange {
+    uint64_t round = 0;
+    bool compressed = false;
+  };
+  std::vector<PhaseChange> phase_changes;
   uint64_t batches = 0, updates = 0, discarded = 0, skipped = 0;
   uint64_t push_bytes = 0, pull_bytes = 0;  // payloads of trainable segments
   std::vector<uint64_t> worker_batches;     // by slot

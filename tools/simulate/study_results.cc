@@ -13,6 +13,7 @@
 #include "google/protobuf/text_format.h"
 #include "tools/files.h"
 #include "tools/json_number.h"
+#include "tools/simulate/run_file.h"
 #include "tools/simulate/study_report.h"
 
 namespace foreshard {
@@ -161,6 +162,7 @@ ordered_json StudyResultsJson(const Study& study, const std::vector<StudyEntry>&
                     {"pull_bytes", result.pull_bytes},
                     {"parameters_checksum", absl::StrFormat("%016x", result.parameters_checksum)},
                     {"worker_batches", result.worker_batches}});
+    if (!result.phase_changes.empty()) list.back()["phase_changes"] = PhaseChangesJson(result);
   }
   return list;
 }

@@ -319,6 +319,52 @@ TEST_F(SimulationTest, ADelayBoundsTheRateAsTheorySays) {
   EXPECT_GT(loss("multi_asgd", 0.06), 1e3);
 }
 
+// Ten rounds an epoch, of a rule that squeezes; the variance forgets in 20.
+std::vector<std::string> Squeeze(const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = {"update.rule=apmsqueeze",  "update.momentum=", "update.beta2=0.95",
+                                  "schedule.learning_rate=0.01", "training.epochs=20"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return all;
+}
+
+TEST_F(SimulationTest, TheVarianceIsFrozenWhereItIsStable) {
+  const SimulationResult result = Run(Squeeze({"apmsqueeze.automatic_freeze=true", "schedule.learning_rate=0.02"})).value();
+  ASSERT_EQ(result.phase_changes.size(), 1u);
+  EXPECT_TRUE(result.phase_changes[0].compressed);
+  // v has forgotten its start after about four spans.
+  EXPECT_GT(result.phase_changes[0].round, 60u);
+  EXPECT_LT(result.phase_changes[0].round, 180u);
+  // One bit an element and a scale a block, from then on.
+  const double full = 4.0 * 6000 * 4 * static_cast<double>(result.phase_changes[0].round);
+  EXPECT_LT(static_cast<double>(result.push_bytes), 1.35 * full);
+  EXPECT_GE(static_cast<double>(result.push_bytes), full);
+  EXPECT_LT(result.curve.back().loss, 0.5 * result.curve[0].loss);
+  const SimulationResult risen =
+      Run(Squeeze({"apmsqueeze.automatic_freeze=true", "schedule.learning_rate=0.02", "training.epochs=40",
+                   "schedule.warmup_epochs=25"})).value();
+  ASSERT_EQ(risen.phase_changes.size(), 1u);
+  EXPECT_GE(risen.phase_changes[0].round, 250u);
+}
+
+TEST_F(SimulationTest, TooLargeAnErrorLeadsBackToFullPrecision) {
+  const SimulationResult result =
+      Run(Squeeze({"apmsqueeze.warmup_rounds=20", "apmsqueeze.error_limit=0.001"})).value();
+  ASSERT_EQ(result.phase_changes.size(), 1u);
+  EXPECT_FALSE(result.phase_changes[0].compressed);
+  EXPECT_GT(result.phase_changes[0].round, 20u);
+  EXPECT_LT(result.phase_changes[0].round, 30u);
+  EXPECT_LT(result.curve.back().loss, 0.5 * result.curve[0].loss);
+  EXPECT_TRUE(Run(Squeeze({"apmsqueeze.warmup_rounds=20"}))->phase_changes.empty());
+}
+
+TEST_F(SimulationTest, AFreezeThatIsTooEarlyIsRefused) {
+  EXPECT_THAT(std::string(Run(Squeeze({"apmsqueeze.warmup_rounds=20", "schedule.warmup_epochs=3"})).status().message()),
+              HasSubstr("apmsqueeze.warmup_rounds: 20: would freeze the variance while the learning rate "
+                        "still rises, up to round 30"));
+  EXPECT_THAT(std::string(Run(Squeeze({"apmsqueeze.automatic_freeze=true", "update.beta2=0.995"})).status().message()),
+              HasSubstr("200 rounds before, and the job has 200 rounds: it would never be frozen"));
+}
+
 TEST_F(SimulationTest, DivergenceIsAResult) {
   // |1 - eta 0.01| > 1: every step makes the vector longer, until it overflows.
   const SimulationResult result =
