@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/cuda/emulation/machine.h"
+#include "kernels/cuda/emulation/streams.h"
 
 #define __global__
 #define __device__
@@ -108,10 +109,13 @@ Pointer<T> MakeDynamicShared() {
   return {region, static_cast<T*>(region->data())};
 }
 
+// The arguments are taken now, the kernel runs in the stream's order.
 template <typename... Parameters, typename... Arguments>
 absl::Status Launch(const char* name, void (*kernel)(Parameters...), const Grid& grid,
                     CUstream_st* stream, const Arguments&... arguments) {
-  return Run(name, grid, [&] { kernel(arguments...); });
+  return Give(stream, [name, kernel, grid, arguments...] {
+    return Run(name, grid, [&] { kernel(arguments...); });
+  });
 }
 
 template <typename T>

@@ -12,8 +12,8 @@
 //   const ScopedOrder order(3);
 //   absl::Status status = Run("Scale", {.blocks = 2, .threads = 64}, [&] { Scale(values, 2); });
 //
-// One launch at a time on a thread; whole before Run returns, as if a stream were waited for.
-// What it does not show: that kernels of different streams overlap; speed.
+// One launch at a time on a thread. What it does not show: kernels of different streams that race
+// with each other; speed.
 #pragma once
 
 #include <cstdint>

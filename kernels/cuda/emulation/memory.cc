@@ -1,5 +1,5 @@
-// memory.h over the host's memory: a stream runs what it is given at once, so an event has
-// always happened. Copies and fills look at their bounds, as a GPU would not.
+// memory.h over the host's memory; streams as late as CUDA allows (streams.h). Copies and fills look
+// at their bounds, as a GPU would not.
 #include "kernels/cuda/memory.h"
 
 #include <cstring>
@@ -8,6 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/emulation/regions.h"
+#include "kernels/cuda/emulation/streams.h"
+
+struct CUevent_st {
+  foreshard::kernels::cuda::emulation::StreamPlace place;
+};
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -85,49 +90,69 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 
 Memory::~Memory() {
   if (data_ == nullptr) return;
+  emulation::RunAll();  // as cudaFree
   used_bytes -= bytes_;
   RemoveRegion(data_);
 }
 
-absl::StatusOr<Stream> Stream::Make() { return Stream(); }
+absl::StatusOr<Stream> Stream::Make() {
+  Stream stream;
+  stream.stream_ = emulation::MakeStream();
+  return stream;
+}
 Stream& Stream::operator=(Stream&& other) noexcept {
   std::swap(stream_, other.stream_);
   return *this;
 }
-Stream::~Stream() = default;
-absl::Status Stream::Synchronize() const { return absl::OkStatus(); }
-absl::Status WaitFor(NativeStream stream) { return absl::OkStatus(); }
+Stream::~Stream() {
+  if (stream_ != nullptr) emulation::EndStream(stream_);
+}
+absl::Status Stream::Synchronize() const { return WaitFor(stream_); }
+absl::Status WaitFor(NativeStream stream) { return emulation::RunTo(emulation::PlaceIn(stream)); }
 
-absl::StatusOr<Event> Event::Make() { return Event(); }
+absl::StatusOr<Event> Event::Make() {
+  Event event;
+  event.event_ = new CUevent_st;
+  return event;
+}
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(event_, other.event_);
   return *this;
 }
-Event::~Event() = default;
-absl::Status Event::Record(NativeStream stream) { return absl::OkStatus(); }
-absl::Status Event::MakeWait(NativeStream stream) const { return absl::OkStatus(); }
-absl::StatusOr<bool> Event::Happened() const { return true; }
-absl::Status Event::Synchronize() const { return absl::OkStatus(); }
+Event::~Event() { delete event_; }
+absl::Status Event::Record(NativeStream stream) {
+  event_->place = emulation::PlaceIn(stream);
+  return absl::OkStatus();
+}
+absl::Status Event::MakeWait(NativeStream stream) const {
+  return emulation::Give(stream, [place = event_->place] { return emulation::RunTo(place); });
+}
+absl::StatusOr<bool> Event::Happened() const { return emulation::Reached(event_->place); }
+absl::Status Event::Synchronize() const { return emulation::RunTo(event_->place); }
 
 absl::Status CopyToDevice(void* device, const void* host, uint64_t bytes, NativeStream stream) {
-  return Copy(device, host, bytes, device);
+  return emulation::Give(stream, [=] { return Copy(device, host, bytes, device); });
 }
 
 absl::Status CopyToHost(void* host, const void* device, uint64_t bytes, NativeStream stream) {
-  return Copy(host, device, bytes, device);
+  return emulation::Give(stream, [=] { return Copy(host, device, bytes, device); });
 }
 
 absl::Status CopyOnDevice(void* to, const void* from, uint64_t bytes, NativeStream stream) {
-  if (bytes == 0) return absl::OkStatus();
-  const absl::Status status = CheckDevice(to, bytes);
-  return status.ok() ? Copy(to, from, bytes, from) : status;
+  return emulation::Give(stream, [=]() -> absl::Status {
+    if (bytes == 0) return absl::OkStatus();
+    const absl::Status status = CheckDevice(to, bytes);
+    return status.ok() ? Copy(to, from, bytes, from) : status;
+  });
 }
 
 absl::Status FillZero(void* device, uint64_t bytes, NativeStream stream) {
-  if (bytes == 0) return absl::OkStatus();
-  const absl::Status status = CheckDevice(device, bytes);
-  if (status.ok()) std::memset(device, 0, bytes);
-  return status;
+  return emulation::Give(stream, [=]() -> absl::Status {
+    if (bytes == 0) return absl::OkStatus();
+    const absl::Status status = CheckDevice(device, bytes);
+    if (status.ok()) std::memset(device, 0, bytes);
+    return status;
+  });
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

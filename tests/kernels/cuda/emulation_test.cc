@@ -410,6 +410,70 @@ TEST(EmulationFaultTest, ThreadsThatNeverComeAreNamed) {
   EXPECT_EQ(LaunchOn(1, kThreads, NumberAll, Pointer<uint32_t>(out.data())), absl::OkStatus());
 }
 
+// ---- Streams ----
+
+__global__ void AddOne(Pointer<uint32_t> words) { words[threadIdx.x] = words[threadIdx.x] + 1; }
+
+absl::Status AddOneOn(const Stream& stream, const Uploaded<uint32_t>& words) {
+  const emulation::Grid grid = {.threads = {kThreads}};
+  return Launch("AddOne", AddOne, grid, stream.native(), Pointer<uint32_t>(words.data()));
+}
+
+TEST(EmulationStreamTest, NothingHasHappenedBeforeSomebodyWaits) {
+  const Stream first = Stream::Make().value(), second = Stream::Make().value();
+  const auto words = Words(kThreads);
+  uint32_t seen = 7;
+  ASSERT_EQ(AddOneOn(first, words), absl::OkStatus());
+  ASSERT_EQ(CopyToHost(&seen, words.data(), 4, first.native()), absl::OkStatus());
+  EXPECT_EQ(seen, 7u);
+  // Another stream does not wait for it unless told so.
+  uint32_t too_early = 7;
+  ASSERT_EQ(CopyToHost(&too_early, words.data(), 4, second.native()), absl::OkStatus());
+  ASSERT_EQ(second.Synchronize(), absl::OkStatus());
+  EXPECT_EQ(too_early, 0u);
+  Event event = Event::Make().value();
+  EXPECT_TRUE(event.Happened().value());
+  ASSERT_EQ(event.Record(first.native()), absl::OkStatus());
+  EXPECT_FALSE(event.Happened().value());
+  ASSERT_EQ(AddOneOn(first, words), absl::OkStatus());  // behind the event
+  ASSERT_EQ(event.MakeWait(second.native()), absl::OkStatus());
+  uint32_t in_time = 7;
+  ASSERT_EQ(CopyToHost(&in_time, words.data(), 4, second.native()), absl::OkStatus());
+  ASSERT_EQ(second.Synchronize(), absl::OkStatus());
+  EXPECT_TRUE(event.Happened().value());
+  EXPECT_EQ(in_time, 1u);
+  EXPECT_EQ(seen, 1u);
+  ASSERT_EQ(first.Synchronize(), absl::OkStatus());
+  EXPECT_EQ(words.Download()[0], 2u);
+}
+
+TEST(EmulationStreamTest, AKernelsFaultShowsWhereItIsWaitedFor) {
+  const Stream stream = Stream::Make().value();
+  const auto words = Words(kThreads - 1);
+  EXPECT_EQ(AddOneOn(stream, words), absl::OkStatus());
+  EXPECT_THAT(Fault(stream.Synchronize()), HasSubstr("kernel AddOne"));
+  EXPECT_EQ(stream.Synchronize(), absl::OkStatus());
+}
+
+TEST(EmulationStreamTest, EndingAStreamAndFreeingMemoryWait) {
+  const auto words = Words(kThreads);
+  Event event = Event::Make().value();
+  {
+    const Stream stream = Stream::Make().value();
+    ASSERT_EQ(AddOneOn(stream, words), absl::OkStatus());
+    ASSERT_EQ(event.Record(stream.native()), absl::OkStatus());
+  }
+  EXPECT_TRUE(event.Happened().value());
+  EXPECT_EQ(event.Synchronize(), absl::OkStatus());
+  EXPECT_EQ(words.Download()[0], 1u);
+  const Stream stream = Stream::Make().value();
+  {
+    const auto freed = Words(kThreads);
+    ASSERT_EQ(AddOneOn(stream, freed), absl::OkStatus());
+  }
+  EXPECT_EQ(stream.Synchronize(), absl::OkStatus());
+}
+
 TEST(EmulationFaultTest, CopiesBeyondTheEndAreRefused) {
   const auto words = Words(10);
   std::vector<uint32_t> host(20);

@@ -28,7 +28,9 @@ TEST_F(CudaMemoryTest, IsZeroedAlignedAndFreed) {
     DeviceArray<float> moved = *std::move(device);
     EXPECT_EQ(moved.size(), 100000u);
   }
-  EXPECT_EQ(DeviceMemoryInfo()->free_bytes, free_before);
+#if defined(FORESHARD_CUDA_EMULATION)
+  EXPECT_EQ(DeviceMemoryInfo()->free_bytes, free_before);  // a GPU has other users
+#endif
   EXPECT_GE(DeviceMemoryInfo()->total_bytes, free_before);
 }
 
@@ -59,6 +61,7 @@ TEST_F(CudaMemoryTest, CopiesFromPinnedMemoryThroughAStream) {
   ASSERT_EQ(second->Synchronize(), absl::OkStatus());
   EXPECT_TRUE(event->Happened().value());
   EXPECT_EQ(event->Synchronize(), absl::OkStatus());
+  ASSERT_EQ(stream->Synchronize(), absl::OkStatus());
   for (uint32_t i = 0; i < 1000; ++i) {
     const uint32_t expected = i < 10 || (i >= 500 && i < 600) ? 0 : i - 10;
     ASSERT_EQ(back->data()[i], static_cast<uint8_t>(expected)) << i;

@@ -36,8 +36,8 @@ std::vector<Block> BlocksOf(const std::vector<uint32_t>& lengths) {
 std::vector<uint32_t> Lengths() {
   std::vector<uint32_t> lengths;
   for (uint32_t n = 1; n <= 34; ++n) lengths.push_back(n);
-  for (const uint32_t n :
-       {4096u, 63u, 64u, 65u, 127u, 129u, 255u, 256u, 1000u, 1024u, 1025u, 3073u, 4081u, 4095u}) {
+  for (const uint32_t n : {4096u, 63u, 64u, 65u, 127u, 129u, 255u, 256u, 511u, 777u, 1000u, 1024u,
+                           1025u, 2047u, 2731u, 3073u, 4081u, 4095u}) {
     lengths.push_back(n);
   }
   return lengths;
