@@ -1,0 +1,34 @@
+// CUDA's errors as statuses (internal to kernels/cuda; includes CUDA's headers).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace foreshard::kernels::cuda {
+
+// What a call that was to do `what` came to: Ok; UNAVAILABLE where there is no device, or it
+// is lost; RESOURCE_EXHAUSTED without memory; INTERNAL otherwise.
+inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();  // it is reported here; later calls start clean
+  const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (CUDA error ",
+                                        static_cast<int>(error), ")");
+  switch (error) {
+    case cudaErrorMemoryAllocation: return absl::ResourceExhaustedError(text);
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInitializationError:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorSystemNotReady:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorUnknown: return absl::UnavailableError(text);
+    default: return absl::InternalError(text);
+  }
+}
+
+}  // namespace foreshard::kernels::cuda
