@@ -27,7 +27,8 @@ using ::testing::HasSubstr;
 
 std::string FileNames(const Storage& storage) {
   std::string names;
-  for (const JournalFileName& file : ListJournalFiles(storage).value()) {
+  const auto listed = ListJournalFiles(storage).value();
+  for (const JournalFileName& file : listed) {
     absl::StrAppend(&names, names.empty() ? "" : " ", file.sequence);
   }
   return names;
