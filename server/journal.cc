@@ -360,7 +360,8 @@ absl::Status Journal::Close() {
   {
     absl::MutexLock only(&sync_mutex_);
     absl::MutexLock lock(&mutex_);
-    if (closed_) return status_;
+    // Without a file it was never opened.
+    if (closed_ || current_ == nullptr) return status_;
     closed_ = true;
     if (file_ == nullptr) return status_;  // it was never begun
     if (TakeTurn()) {

@@ -74,8 +74,8 @@ absl::StatusOr<CheckpointWriter::Committed> Write(Storage* storage, uint64_t num
 
 std::vector<std::string> Names(const Storage& storage, absl::string_view folder = "") {
   std::vector<std::string> names;
-  const std::vector<StorageEntry> entries = storage.List(folder).value();
-  for (const StorageEntry& entry : entries) names.push_back(entry.name);
+  const auto listed = storage.List(folder).value();
+  for (const StorageEntry& entry : listed) names.push_back(entry.name);
   return names;
 }
 

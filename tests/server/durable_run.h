@@ -357,11 +357,12 @@ class DurableRun {
   const Schema schema_ = Machines::MakeSchema();
   const ShardPlan plan_ = Machines::MakePlan();
   std::unique_ptr<Machines> machines_;
-  std::unique_ptr<Journal> journal_;
-  std::unique_ptr<CheckpointWriter> writer_;
   size_t added_ = 0;
   std::atomic<uint64_t> acknowledged_{0};
   uint64_t checkpoints_ = 0;
+  std::unique_ptr<CheckpointWriter> writer_;
+  // Last: the end of it is watched, by who asks for the above.
+  std::unique_ptr<Journal> journal_;
 };
 
 }  // namespace foreshard

@@ -27,8 +27,8 @@ using ::testing::HasSubstr;
 
 std::string FileNames(const Storage& storage) {
   std::string names;
-  const std::vector<JournalFileName> files = ListJournalFiles(storage).value();
-  for (const JournalFileName& file : files) {
+  const auto listed = ListJournalFiles(storage).value();
+  for (const JournalFileName& file : listed) {
     absl::StrAppend(&names, names.empty() ? "" : " ", file.sequence);
   }
   return names;

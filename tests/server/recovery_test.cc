@@ -78,6 +78,7 @@ TEST_P(Recovery, TheRunHasAllThatMatters) {
 }
 
 TEST_P(Recovery, PowerCutAfterEveryOperationOfASyncedJournal) {
+  std::map<std::string, int> checkpoints;
   FaultyStorage storage;
   std::map<std::string, int> checkpoints;  // outlives the run, whose end writes too
   DurableRun server(&storage, run(), JournalMode::kSynced, run().NewMachines());
@@ -167,10 +168,10 @@ TEST_P(Recovery, WhatAStartBuildsUponIsSafeBefore) {
 
 // It promises nothing then; but what is found is exact, or an error says where it is not.
 TEST_P(Recovery, PowerCutOfABufferedJournalGivesAnExactStateOrAnError) {
-  FaultyStorage storage;
-  DurableRun server(&storage, run(), JournalMode::kBuffered, run().NewMachines());
   int refused = 0;
   uint64_t safe = 0;
+  FaultyStorage storage;
+  DurableRun server(&storage, run(), JournalMode::kBuffered, run().NewMachines());
   storage.AfterEach([&](const FaultyStorage::Operation& operation) {
     if (HasFatalFailure()) return;
     for (uint64_t seed = 0; seed < 6; ++seed) {
@@ -224,10 +225,10 @@ TEST_P(Recovery, ADiskThatRefusesFromAnyOperationOnLosesNothingAcknowledged) {
 // As in a server: events take effect one by one, and are recorded by many threads at once.
 TEST_P(Recovery, PowerCutAndKillUnderManyThreads) {
   for (const JournalMode mode : {JournalMode::kSynced, JournalMode::kBuffered}) {
-    FaultyStorage storage;
-    DurableRun server(&storage, run(), mode, run().NewMachines());
     std::atomic<int> found{0};
     std::atomic<bool> failed{false};
+    FaultyStorage storage;
+    DurableRun server(&storage, run(), mode, run().NewMachines());
     storage.AfterEach([&](const FaultyStorage::Operation& operation) {
       if (failed) return;
       // What is acknowledged now must be in what is found then.

@@ -20,8 +20,8 @@ constexpr uint64_t kSeeds = 1500;
 
 std::string Names(const Storage& storage, absl::string_view folder = "") {
   std::string names;
-  const std::vector<StorageEntry> entries = storage.List(folder).value();
-  for (const StorageEntry& entry : entries) {
+  const auto listed = storage.List(folder).value();
+  for (const StorageEntry& entry : listed) {
     absl::StrAppend(&names, names.empty() ? "" : " ", entry.name, entry.folder ? "/" : "");
   }
   return names;
@@ -116,8 +116,8 @@ TEST(FaultyStorage, FoldersMoveWithWhatIsInThem) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     const auto cut = storage.CutPower(seed);
     found.insert(Names(*cut));
-    const std::vector<StorageEntry> entries = cut->List("").value();
-    for (const StorageEntry& entry : entries) {
+    const auto listed = cut->List("").value();
+    for (const StorageEntry& entry : listed) {
       EXPECT_EQ(cut->Read(entry.name + "/a").value(), "text");
     }
   }

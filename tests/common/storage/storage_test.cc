@@ -28,8 +28,8 @@ class PosixStorageTest : public ::testing::Test {
 
   std::vector<std::string> Names(const Storage& storage, absl::string_view folder = "") {
     std::vector<std::string> names;
-    const std::vector<StorageEntry> entries = storage.List(folder).value();
-    for (const StorageEntry& entry : entries) {
+    const auto listed = storage.List(folder).value();
+    for (const StorageEntry& entry : listed) {
       names.push_back(entry.name + (entry.folder ? "/" : ""));
     }
     return names;
