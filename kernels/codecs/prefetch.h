@@ -12,8 +12,8 @@ namespace foreshard {
   for (uint32_t i = 0; i < n; i += kLineFloats) __builtin_prefetch(values + i, kRead, kIntoL2);
 }
 
-// The block behind this one, asked for bit by bit between passes over this one, since memory
-// takes only so much at once.
+// The block behind this one, asked for bit by bit during the passes over this one, since memory
+// takes only so much at once, and takes nothing while nothing is asked for.
 class NextBlock {
  public:
   // `error` may be null.
@@ -21,12 +21,12 @@ class NextBlock {
       : values_(values + elements), error_(error), elements_(elements) {
     if (error_ != nullptr) error_ += elements;
   }
-  void Ask() {
-    constexpr uint32_t kPart = 512;
+  // The next so many of its values and errors, whole lines; nothing once all are asked for.
+  [[gnu::always_inline]] void Ask(uint32_t floats) {
     if (asked_ >= elements_) return;
-    Prefetch(values_ + asked_, kPart);
-    if (error_ != nullptr) Prefetch(error_ + asked_, kPart);
-    asked_ += kPart;
+    Prefetch(values_ + asked_, floats);
+    if (error_ != nullptr) Prefetch(error_ + asked_, floats);
+    asked_ += floats;
   }
 
  private:

@@ -2,10 +2,12 @@
 // and k fp32 words; of equal ones those with the lower index. What is sent is exact, so that
 // its error is zero and feedback brings the others in time (arXiv 1809.07599).
 //
-// Found by bisection: how many of the magnitudes' upper halves are at or above a bound is one
-// vectorised pass over the block, which lies in L1. Once only a few elements are left between
-// what is taken and what is not, it goes on among those.
+// Found between two bounds that approach each other: how many of the magnitudes' upper halves
+// are at or above a bound is one vectorised pass over the block, which lies in L1. Once only a
+// few elements are left between what is taken and what is not, it goes on among those. During
+// all passes the next block is on its way.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <numeric>
@@ -31,9 +33,18 @@ constexpr std::string_view kDescending = "indices that are not ascending";
   return static_cast<int32_t>(std::bit_cast<uint32_t>(c) & 0x7fffffff);
 }
 
-// The upper half of each |c| to keys; the largest of them.
-FORESHARD_ISA_INLINE int16_t KeysBody(const float* __restrict c, uint32_t n,
-                                      int16_t* __restrict keys) {
+// How many values and errors of the next block are asked for at once, in passes that take 64
+// elements at a time and in those of the compiler's making (measured).
+constexpr uint32_t kAskInPass = 16, kAskBetween = 512;
+
+FORESHARD_ISA_INLINE void AddErrorBody(const float* values, float* error, uint64_t n) {
+  AddValues(values, error, n);
+}
+FORESHARD_ISA_VARIANTS(void, AddError, (const float* values, float* error, uint64_t n),
+                       (values, error, n))
+
+FORESHARD_ISA_INLINE int16_t KeysOfBody(const float* __restrict c, uint32_t n,
+                                        int16_t* __restrict keys) {
   int16_t most = 0;
   for (uint32_t i = 0; i < n; ++i) {
     const auto key = static_cast<int16_t>(Magnitude(c[i]) >> 16);
@@ -42,15 +53,8 @@ FORESHARD_ISA_INLINE int16_t KeysBody(const float* __restrict c, uint32_t n,
   }
   return most;
 }
-FORESHARD_ISA_VARIANTS(int16_t, Keys, (const float* c, uint32_t n, int16_t* keys), (c, n, keys))
+FORESHARD_ISA_VARIANTS(int16_t, KeysOf, (const float* c, uint32_t n, int16_t* keys), (c, n, keys))
 
-FORESHARD_ISA_INLINE void AddErrorBody(const float* values, float* error, uint64_t n) {
-  AddValues(values, error, n);
-}
-FORESHARD_ISA_VARIANTS(void, AddError, (const float* values, float* error, uint64_t n),
-                       (values, error, n))
-
-// How many keys, or magnitudes, are at least so large.
 FORESHARD_ISA_INLINE uint32_t CountKeysBody(const int16_t* keys, uint32_t n, int16_t least) {
   uint16_t count = 0;
   for (uint32_t i = 0; i < n; ++i) {
@@ -60,6 +64,96 @@ FORESHARD_ISA_INLINE uint32_t CountKeysBody(const int16_t* keys, uint32_t n, int
 }
 FORESHARD_ISA_VARIANTS(uint32_t, CountKeys, (const int16_t* keys, uint32_t n, int16_t least),
                        (keys, n, least))
+
+#if defined(__x86_64__)
+
+// AVX-512 takes 64 keys at a time: behind the last one up to a whole 64 are others, below
+// every bound.
+constexpr uint32_t kWide = 64;
+constexpr int16_t kNoKey = -1;
+
+// The upper halves of 32 magnitudes.
+FORESHARD_TARGET_AVX512 inline __m512i UpperHalves(__m512 first, __m512 second) {
+  alignas(64) static constexpr auto kOdd = [] {
+    std::array<int16_t, 32> odd{};
+    for (size_t j = 0; j < odd.size(); ++j) odd[j] = static_cast<int16_t>(2 * j + 1);
+    return odd;
+  }();
+  const __m512i halves = _mm512_permutex2var_epi16(
+      _mm512_castps_si512(first), _mm512_load_si512(kOdd.data()), _mm512_castps_si512(second));
+  return _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff));
+}
+
+template <bool kError>
+FORESHARD_TARGET_AVX512 int16_t KeysWide(const float* values, float* error, uint32_t n, int16_t* keys,
+                                         NextBlock* next) {
+  const uint32_t whole = n / kWide * kWide;
+  __m512i largest = _mm512_setzero_si512();
+  for (uint32_t i = 0; i < whole; i += kWide) {
+    __m512 c[4];
+    for (uint32_t j = 0; j < 4; ++j) {
+      c[j] = _mm512_loadu_ps(values + i + 16 * j);
+      if constexpr (kError) {
+        c[j] = _mm512_add_ps(c[j], _mm512_loadu_ps(error + i + 16 * j));
+        _mm512_storeu_ps(error + i + 16 * j, c[j]);
+      }
+    }
+    const __m512i low = UpperHalves(c[0], c[1]), high = UpperHalves(c[2], c[3]);
+    _mm512_store_si512(keys + i, low);
+    _mm512_store_si512(keys + i + 32, high);
+    largest = _mm512_max_epi16(largest, _mm512_max_epi16(low, high));
+    next->Ask(kAskInPass);
+  }
+  alignas(64) int16_t lanes[32];
+  _mm512_store_si512(lanes, largest);
+  int16_t most = *std::max_element(lanes, lanes + 32);
+  if (whole == n) return most;
+  for (uint32_t i = whole; i < n; ++i) {
+    if constexpr (kError) error[i] = values[i] + error[i];
+    keys[i] = static_cast<int16_t>(Magnitude((kError ? error : values)[i]) >> 16);
+    most = std::max(most, keys[i]);
+  }
+  std::fill(keys + n, keys + whole + kWide, kNoKey);
+  return most;
+}
+
+FORESHARD_TARGET_AVX512 uint32_t CountWide(const int16_t* keys, uint32_t n, int16_t least,
+                                           NextBlock* next) {
+  const __m512i bound = _mm512_set1_epi16(least), one = _mm512_set1_epi16(1);
+  __m512i low = _mm512_setzero_si512(), high = low;
+  for (uint32_t i = 0; i < n; i += kWide) {
+    low = _mm512_mask_add_epi16(low, _mm512_cmpge_epi16_mask(_mm512_load_si512(keys + i), bound), low, one);
+    high = _mm512_mask_add_epi16(high, _mm512_cmpge_epi16_mask(_mm512_load_si512(keys + i + 32), bound), high,
+                                 one);
+    next->Ask(kAskInPass);
+  }
+  return static_cast<uint32_t>(_mm512_reduce_add_epi32(_mm512_madd_epi16(_mm512_add_epi16(low, high), one)));
+}
+
+#endif  // __x86_64__
+
+// c = values + error to error, where there is one. The upper half of each |c| to keys; the
+// largest of them.
+int16_t Keys(const float* values, float* error, uint32_t n, int16_t* keys, NextBlock* next) {
+#if defined(__x86_64__)
+  if (kernels::ActiveIsa() == Isa::kAvx512) {
+    return error == nullptr ? KeysWide<false>(values, error, n, keys, next)
+                            : KeysWide<true>(values, error, n, keys, next);
+  }
+#endif
+  if (error != nullptr) AddError(values, error, n);
+  next->Ask(kAskBetween);
+  return KeysOf(error == nullptr ? values : error, n, keys);
+}
+
+// How many keys, or magnitudes, are at least so large.
+uint32_t Count(const int16_t* keys, uint32_t n, int16_t least, NextBlock* next) {
+#if defined(__x86_64__)
+  if (kernels::ActiveIsa() == Isa::kAvx512) return CountWide(keys, n, least, next);
+#endif
+  next->Ask(kAskBetween);
+  return CountKeys(keys, n, least);
+}
 
 FORESHARD_ISA_INLINE uint32_t CountMagnitudesBody(const float* c, uint32_t n, int32_t least) {
   uint32_t count = 0;
@@ -75,31 +169,40 @@ struct Bracket {
   uint32_t from_low = 0, above = 0;
 };
 
+// So few elements are told apart faster by themselves than by passes over the block (measured).
+constexpr uint32_t kFew = 48;
+
 // Narrows the bracket until count(low) is k, or it holds no more than `few`, or low alone is
-// left.
-template <typename Count>
-void Bisect(const Count& count, uint32_t k, uint32_t few, Bracket* bracket) {
-  while (bracket->high - bracket->low > 1 && bracket->from_low != k &&
-         bracket->from_low - bracket->above > few) {
-    const int32_t middle = bracket->low + (bracket->high - bracket->low) / 2;
+// left. Bounds are set where the counts, rising evenly, would be a little above and a little
+// below k; every third time in the middle, should they rise otherwise.
+template <typename CountFrom>
+void Narrow(const CountFrom& count, uint32_t k, uint32_t few, Bracket* bracket) {
+  for (uint32_t pass = 1; bracket->high - bracket->low > 1 && bracket->from_low != k &&
+                          bracket->from_low - bracket->above > few;
+       ++pass) {
+    const int32_t width = bracket->high - bracket->low;
+    int32_t step = width / 2;
+    if (pass % 3 != 0) {
+      const uint32_t wanted = bracket->from_low - k > few / 2 ? k + few / 4 : k - std::min(k, few / 4);
+      const uint64_t beyond = bracket->from_low - std::clamp(wanted, bracket->above, bracket->from_low);
+      const uint64_t inside = bracket->from_low - bracket->above;
+      step = std::clamp(static_cast<int32_t>(static_cast<uint64_t>(width) * beyond / inside), 1, width - 1);
+    }
+    const int32_t middle = bracket->low + step;
     const uint32_t counted = count(middle);
     (counted >= k ? bracket->low : bracket->high) = middle;
     (counted >= k ? bracket->from_low : bracket->above) = counted;
   }
 }
 
-// So few elements are told apart faster by themselves than by passes over the block (measured).
-constexpr uint32_t kFew = 48;
-
 // Of the keys. Most often the k-th largest is within a few powers of two from the largest:
 // down from there in widening steps, of which the first is one power of two.
 Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, NextBlock* next) {
   const auto count = [&](int32_t least) {
-    next->Ask();
-    return CountKeys(keys, n, static_cast<int16_t>(least));
+    return Count(keys, n, static_cast<int16_t>(least), next);
   };
   Bracket bracket = {.low = 0, .high = most + 1, .from_low = n, .above = 0};
-  for (int32_t width = 1 << 7; bracket.high > width; width *= 2) {
+  for (int32_t width = 1 << 7; bracket.high > width && k < n; width *= 2) {
     const int32_t bound = bracket.high - width;
     const uint32_t counted = count(bound);
     if (counted >= k) {
@@ -110,7 +213,7 @@ Bracket FindKey(const int16_t* keys, uint32_t n, uint32_t k, int16_t most, NextB
     bracket.high = bound;
     bracket.above = counted;
   }
-  Bisect(count, k, kFew, &bracket);
+  Narrow(count, k, kFew, &bracket);
   return bracket;
 }
 
@@ -173,8 +276,8 @@ void Compare(const int16_t* keys, uint32_t n, int32_t least, Bitmap& map) {
 }
 
 // Room for the places of a block, and for what is written ahead.
-constexpr uint32_t kAhead = 4;
-using Places = uint16_t[kMaxBlockElements + kAhead];
+constexpr uint32_t kAhead = 4, kMostAhead = 16;
+using Places = uint16_t[kMaxBlockElements + kMostAhead];
 
 // The places of the map's bits, rising; their number.
 FORESHARD_ISA_INLINE uint32_t ListPlacesBody(const uint64_t* map, uint32_t n, uint16_t* places) {
@@ -197,8 +300,8 @@ FORESHARD_ISA_VARIANTS(uint32_t, ListPlaces, (const uint64_t* map, uint32_t n, u
 
 // Of the elements in the bracket, whose bits are set, only so many keep them that k are left:
 // the largest, of equal ones the first.
-void Narrow(const float* c, const int16_t* keys, uint32_t n, uint32_t k, const Bracket& by_key,
-            Bitmap& map) {
+void KeepLargest(const float* c, const int16_t* keys, uint32_t n, uint32_t k, const Bracket& by_key,
+                 Bitmap& map) {
   Bitmap inside;
   Compare(keys, n, by_key.high, inside);
   for (uint32_t w = 0; w * 64 < n; ++w) inside[w] ^= map[w];
@@ -209,7 +312,7 @@ void Narrow(const float* c, const int16_t* keys, uint32_t n, uint32_t k, const B
   for (uint32_t j = 0; j < count; ++j) candidates[j] = c[places[j]];
   Bracket bracket = {
       .low = by_key.low << 16, .high = by_key.high << 16, .from_low = count, .above = 0};
-  Bisect([&](int32_t least) { return CountMagnitudes(candidates, count, least); }, wanted, 0,
+  Narrow([&](int32_t least) { return CountMagnitudes(candidates, count, least); }, wanted, 0,
          &bracket);
   // Those above low stay, and so many of those equal to it.
   uint32_t ties = bracket.from_low == wanted ? count : wanted - bracket.above;
@@ -220,6 +323,76 @@ void Narrow(const float* c, const int16_t* keys, uint32_t n, uint32_t k, const B
     const bool stays = magnitude > bracket.low || tie;
     map[places[j] / 64] &= ~(uint64_t{!stays} << (places[j] % 64));
   }
+}
+
+// Writes the indices and then the values of the map's k elements; their error becomes c - c.
+void SendListed(const float* values, float* error, const uint16_t* indices, uint32_t k, uint8_t* out) {
+  const size_t bytes = k * sizeof(uint16_t);
+  if (k != 0) std::memcpy(out, indices, bytes);
+  SendSelected(values, error, indices, k, out + bytes);
+}
+
+#if defined(__x86_64__)
+
+// All of the block in one pass, however many are sent: sixteen elements at a time, those of
+// the map moved together.
+template <bool kError>
+FORESHARD_TARGET_AVX512 void SendDense(const float* values, float* error, const uint64_t* map,
+                                       uint32_t n, uint32_t k, uint8_t* out, NextBlock* next) {
+  const float* c = kError ? error : values;
+  Places places;
+  uint8_t* word = out + k * sizeof(uint16_t);
+  const __m512i sixteen = _mm512_set1_epi32(16);
+  __m512i index = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  uint32_t at = 0;
+  const uint32_t whole = n / 16 * 16;
+  for (uint32_t i = 0; i < whole; i += 16) {
+    const auto chosen = static_cast<__mmask16>(map[i / 64] >> (i % 64));
+    const auto count = static_cast<uint32_t>(std::popcount(static_cast<uint32_t>(chosen)));
+    const __m512 all = _mm512_loadu_ps(c + i);
+    const __m512 moved = _mm512_maskz_compress_ps(chosen, all);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + at),
+                        _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(chosen, index)));
+    if (at + 16 <= k) {
+      _mm512_storeu_ps(word, moved);
+    } else {
+      // Not beyond the last one.
+      _mm512_mask_storeu_ps(word, static_cast<__mmask16>((1u << count) - 1), moved);
+    }
+    if constexpr (kError) _mm512_storeu_ps(error + i, _mm512_mask_sub_ps(all, chosen, all, all));
+    index = _mm512_add_epi32(index, sixteen);
+    at += count;
+    word += count * sizeof(float);
+    if (i % kWide == 0) next->Ask(kAskInPass);
+  }
+  for (uint32_t i = whole; i < n; ++i) {
+    if ((map[i / 64] >> (i % 64) & 1) == 0) continue;
+    places[at++] = static_cast<uint16_t>(i);
+    const float value = c[i];
+    std::memcpy(word, &value, sizeof value);
+    word += sizeof value;
+    if constexpr (kError) error[i] = value - value;
+  }
+  std::memcpy(out, places, k * sizeof(uint16_t));
+}
+
+#endif  // __x86_64__
+
+// Beyond one element in so many, a pass over all of the block is faster than one over those
+// that are sent (measured).
+constexpr uint32_t kSparse = 16;
+
+void Send(const float* values, float* error, const uint64_t* map, uint32_t n, uint32_t k, uint8_t* out,
+          NextBlock* next) {
+#if defined(__x86_64__)
+  if (kernels::ActiveIsa() == Isa::kAvx512 && k * kSparse > n) {
+    return error == nullptr ? SendDense<false>(values, error, map, n, k, out, next)
+                            : SendDense<true>(values, error, map, n, k, out, next);
+  }
+#endif
+  Places places;
+  ListPlaces(map, n, places);
+  SendListed(values, error, places, k, out);
 }
 
 class TopK final : public Codec {
@@ -239,20 +412,17 @@ class TopK final : public Codec {
     const uint32_t count = Selected(elements);
     alignas(64) int16_t keys[kMaxBlockElements];
     keys[0] = 0;  // GCC 12 does not see that Keys writes all that is read
-    if (error != nullptr) AddError(values, error, elements);
-    const float* c = error == nullptr ? values : error;
     NextBlock next(values, error, elements);
-    next.Ask();
-    const int16_t most = Keys(c, elements, keys);
+    const int16_t most = Keys(values, error, elements, keys, &next);
     const Bracket bracket = FindKey(keys, elements, count, most, &next);
-    next.Ask();
     Bitmap map;
     Compare(keys, elements, bracket.low, map);
-    if (bracket.from_low > count) Narrow(c, keys, elements, count, bracket, map);
-    next.Ask();
-    Places places;
-    ListPlaces(map, elements, places);
-    Send(values, error, places, count, out);
+    next.Ask(kAskBetween);
+    if (bracket.from_low > count) {
+      KeepLargest(error == nullptr ? values : error, keys, elements, count, bracket, map);
+    }
+    next.Ask(kAskBetween);
+    Send(values, error, map, elements, count, out, &next);
   }
 
   const float* DecodeBlock(const uint8_t* in, uint32_t elements, const CodecKey&,
@@ -289,7 +459,7 @@ class TopK final : public Codec {
     });
     const uint32_t count = Selected(elements);
     std::sort(order, order + count);
-    Send(values, error, order, count, out);
+    SendListed(values, error, order, count, out);
   }
 
  private:
@@ -299,13 +469,6 @@ class TopK final : public Codec {
     uint16_t index;
     std::memcpy(&index, in + j * sizeof index, sizeof index);
     return index;
-  }
-
-  static void Send(const float* values, float* error, const uint16_t* indices, uint32_t count,
-                   uint8_t* out) {
-    const size_t bytes = count * sizeof(uint16_t);
-    if (count != 0) std::memcpy(out, indices, bytes);
-    SendSelected(values, error, indices, count, out + bytes);
   }
 
   const float fraction_;

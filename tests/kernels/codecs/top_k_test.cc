@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "common/core/random.h"
@@ -78,6 +79,47 @@ TEST(TopKTest, NothingLargerIsLeftOut) {
       for (size_t i = 0; i < values.size(); ++i) {
         if (is_sent[i]) continue;
         ASSERT_LE(std::fabs(values[i]), least) << shape << " " << fraction;
+      }
+    }
+  }
+}
+
+// Sparse or dense, with ties or none, on every instruction set: the reference's bytes and
+// error, and nothing beyond the end.
+TEST(TopKTest, IsTheReferenceHoweverMuchIsSent) {
+  std::vector<kernels::Isa> isas = {kernels::Isa::kBaseline};
+  for (const kernels::Isa isa : {kernels::Isa::kAvx2, kernels::Isa::kAvx512}) {
+    if (isa <= kernels::BestIsa()) isas.push_back(isa);
+  }
+  for (const float fraction : {1e-6f, 1.0f / 100, 1.0f / 32, 0.07f, 0.25f, 0.6f, 0.999f, 1.0f}) {
+    const CodecSet codecs({.fraction = fraction});
+    const Codec& codec = *codecs.Find("top_k");
+    for (const uint32_t n : {1u, 15u, 16u, 17u, 63u, 64u, 65u, 1000u, 4095u, kMaxBlockElements}) {
+      for (uint64_t shape = 0; shape < 5; ++shape) {
+        std::vector<float> values(n), before(n);
+        for (uint32_t i = 0; i < n; ++i) {
+          const double normal = RandomNormal(8, shape, i);
+          const double by_shape[] = {normal, std::exp(8 * normal), std::floor(2 * normal), 1 + 1e-6 * normal, 0};
+          values[i] = static_cast<float>(by_shape[shape]);
+          before[i] = shape == 4 ? 0 : static_cast<float>(std::round(RandomNormal(8, 10, i)));
+        }
+        for (const bool with_error : {false, true}) {
+          const uint32_t size = codec.BlockBytes(n);
+          std::vector<uint8_t> expected(size + 64, 0xa5);
+          std::vector<float> expected_error = before;
+          codec.EncodeBlockReference(values.data(), with_error ? expected_error.data() : nullptr, n, {},
+                                     expected.data());
+          for (const kernels::Isa isa : isas) {
+            kernels::ScopedIsa forced(isa);
+            std::vector<uint8_t> out(size + 64, 0xa5);
+            std::vector<float> error = before;
+            codec.EncodeBlock(values.data(), with_error ? error.data() : nullptr, n, {}, out.data());
+            const std::string at = std::string(IsaName(isa)) + ", fraction " + std::to_string(fraction) + ", " +
+                                   std::to_string(n) + " elements, shape " + std::to_string(shape);
+            ASSERT_TRUE(out == expected) << at;
+            ASSERT_EQ(std::memcmp(error.data(), expected_error.data(), n * sizeof(float)), 0) << at;
+          }
+        }
       }
     }
   }
