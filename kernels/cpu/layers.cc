@@ -1,5 +1,7 @@
 #include "kernels/cpu/layers.h"
 
+#include "kernels/cpu/sum.h"
+
 namespace foreshard::kernels::cpu {
 
 using dnnl::memory;
@@ -47,11 +49,12 @@ void AddWeightGradient(Plan& plan, const dnnl::primitive_desc_base& pd,
 }
 
 void AddSum(Plan& plan, const memory& a, const memory& b, const memory& to, bool relu) {
-  const memory::desc desc = a.get_desc();
-  const dnnl::binary::primitive_desc pd({dnnl::algorithm::binary_add, desc, desc, desc},
-                                        relu ? ReluAttributes(plan) : plan.Attributes(),
-                                        plan.engine());
-  plan.Add(pd, {{DNNL_ARG_SRC_0, a}, {DNNL_ARG_SRC_1, b}, {DNNL_ARG_DST, to}});
+  const uint64_t floats = a.get_desc().get_size() / sizeof(float);  // padding, zeros, included
+  plan.AddCall([a, b, to, floats, relu] {
+    Sum(static_cast<const float*>(a.get_data_handle()),
+        static_cast<const float*>(b.get_data_handle()), static_cast<float*>(to.get_data_handle()),
+        floats, relu);
+  });
 }
 
 namespace {

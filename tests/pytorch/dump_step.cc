@@ -1,11 +1,13 @@
 // One training step of a model, written down for another framework: weights and batch that
-// it began with, loss, gradient and statistics that came of it.
+// it began with, loss, gradient and statistics that came of it, and the loss in inference mode
+// with those statistics.
 //
 //   dump_step --model resnet20 --shape 32,32,3 --batch 8 --out FOLDER
 //
 // FOLDER/step.json names what lies in the raw little-endian files beside it: inputs.f32
 // [examples, height, width, channels], labels.i32, and vector.f32, gradient.f32 and
 // statistics.f32 with the tensors at the offsets that it gives.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -62,15 +64,23 @@ int Dump(const Flags& flags) {
   std::vector<float> statistics(schema.statistic_elements());
   (*model)->InitialValues(flags.seed, vector.data());
   // In general position: no weight of a batch norm is 1, no bias and no mean 0.
-  for (uint64_t i = 0; i < vector.size(); ++i) {
-    vector[i] += 0.1f * static_cast<float>(RandomUniform(flags.seed, 3, i));
+  for (size_t t = 0; t < schema.tensors().size(); ++t) {
+    if (schema.tensors()[t].shape.size() != 1) continue;
+    for (uint64_t i = 0; i < schema.tensors()[t].elements(); ++i) {
+      vector[schema.offset(t) + i] +=
+          0.2f * static_cast<float>(RandomUniform(flags.seed, 3 + t, i) - 0.5);
+    }
   }
   const Batch batch = MakeBatch(flags);
   OpenGate gate;
   auto step = (*model)->ForwardBackward(batch, vector.data(), gate, 1, false, gradient.data(),
                                         statistics.data());
   if (!step.ok()) return Fail(step.status());
-  auto evaluation = (*model)->Evaluate(batch, vector.data());
+  // In inference with the batch's own statistics: others would let a deep network overflow.
+  std::vector<float> recalibrated = vector;
+  std::copy(statistics.begin(), statistics.end(),
+            recalibrated.begin() + static_cast<int64_t>(schema.trainable_elements()));
+  auto evaluation = (*model)->Evaluate(batch, recalibrated.data());
   if (!evaluation.ok()) return Fail(evaluation.status());
 
   nlohmann::ordered_json json;

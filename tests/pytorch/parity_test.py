@@ -8,6 +8,7 @@ Where there is no PyTorch it says so and ends with 77, which CTest counts as ski
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -20,6 +21,10 @@ sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
 
 SKIPPED = 77
 TOLERANCE = 1e-4  # of a tensor's norm
+# A relu whose input is as near to zero as single precision rounds lets its gradient through on
+# one side only, which no tolerance covers. A batch without such an input is looked for.
+LEAST_MARGIN = 2e-6
+MOST_SEEDS = 40
 
 
 def parse_arguments():
@@ -78,6 +83,7 @@ class Comparison:
     def __init__(self):
         self.worst = (0.0, "nothing")
         self.failures = []
+        self.margin = float("inf")
 
     def near(self, what, got, want):
         if tuple(got.shape) != tuple(want.shape):
@@ -88,6 +94,23 @@ class Comparison:
         if not difference <= TOLERANCE:
             self.failures.append(f"{what}: differs by {difference:.2e} of its norm")
         self.worst = max(self.worst, (difference, what))
+
+
+@contextlib.contextmanager
+def closest_to_zero(comparison):
+    """Notes how near to its kink any relu came while this is open."""
+    import torch.nn.functional
+    relu = torch.nn.functional.relu
+
+    def watched(inputs):
+        comparison.margin = min(comparison.margin, inputs.abs().min().item())
+        return relu(inputs)
+
+    torch.nn.functional.relu = watched
+    try:
+        yield
+    finally:
+        torch.nn.functional.relu = relu
 
 
 def compare(step):
@@ -104,16 +127,17 @@ def compare(step):
         return comparison
     model.load_state_dict(step.values, strict=False)
 
-    model.eval()
-    with torch.no_grad():
-        evaluation = torch.nn.functional.cross_entropy(model(step.inputs), step.labels)
     model.train()
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.momentum = 1.0  # running statistics become the batch's
-    outputs = model(step.inputs)
+    with closest_to_zero(comparison):
+        outputs = model(step.inputs)
     loss = torch.nn.functional.cross_entropy(outputs, step.labels)
     loss.backward()
+    model.eval()
+    with torch.no_grad():
+        evaluation = torch.nn.functional.cross_entropy(model(step.inputs), step.labels)
 
     scalar = torch.tensor
     comparison.near("loss", scalar(step.about["loss"]).double(), loss.detach())
@@ -137,15 +161,22 @@ def main():
         print(f"skipped: no PyTorch to compare with ({error}); Debian has it as python3-torch")
         return SKIPPED
     torch.manual_seed(1)
-    with tempfile.TemporaryDirectory(prefix="foreshard-parity-") as folder:
-        subprocess.run([arguments.dump_step, "--model", arguments.model, "--shape", arguments.shape,
-                        "--batch", str(arguments.batch), "--device", arguments.device,
-                        "--out", folder], check=True)
-        step = Step(folder)
-    comparison = compare(step)
+    for seed in range(1, MOST_SEEDS + 1):
+        with tempfile.TemporaryDirectory(prefix="foreshard-parity-") as folder:
+            subprocess.run([arguments.dump_step, "--model", arguments.model, "--shape",
+                            arguments.shape, "--batch", str(arguments.batch), "--seed", str(seed),
+                            "--device", arguments.device, "--out", folder], check=True)
+            step = Step(folder)
+        comparison = compare(step)
+        if comparison.margin >= LEAST_MARGIN:
+            break
+    else:
+        print(f"FAILED: none of {MOST_SEEDS} seeds gives a batch that keeps {LEAST_MARGIN} from "
+              "every relu's kink; take a smaller one")
+        return 1
     worst, what = comparison.worst
-    print(f"{arguments.model}: {len(step.gradients)} gradients; largest difference {worst:.1e} "
-          f"of its norm, {what}; {step.about['device']}")
+    print(f"{arguments.model}, seed {seed}: {len(step.gradients)} gradients; largest difference "
+          f"{worst:.1e} of its norm, {what}; {step.about['device']}")
     for failure in comparison.failures:
         print(f"FAILED {failure}")
     return 1 if comparison.failures else 0
