@@ -363,7 +363,6 @@ absl::Status Journal::Close() {
     // Without a file it was never opened.
     if (closed_ || current_ == nullptr) return status_;
     closed_ = true;
-    if (file_ == nullptr) return status_;  // it was never begun
     if (TakeTurn()) {
       mutex_.Unlock();
       status = FinishFile();

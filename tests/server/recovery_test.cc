@@ -78,9 +78,8 @@ TEST_P(Recovery, TheRunHasAllThatMatters) {
 }
 
 TEST_P(Recovery, PowerCutAfterEveryOperationOfASyncedJournal) {
-  std::map<std::string, int> checkpoints;
-  FaultyStorage storage;
   std::map<std::string, int> checkpoints;  // outlives the run, whose end writes too
+  FaultyStorage storage;
   DurableRun server(&storage, run(), JournalMode::kSynced, run().NewMachines());
   storage.AfterEach([&](const FaultyStorage::Operation& operation) {
     if (HasFatalFailure()) return;
