@@ -42,6 +42,11 @@ absl::StatusOr<SegmentCodec> SegmentCodec::Make(const Codec& codec, absl::Span<c
                                                      kMaxBlockElements, " are possible"));
     }
     const Codec& by = BlockCodec(codec, block);
+    if (by.id() == CodecId::kNothing) {
+      return absl::UnimplementedError(absl::StrCat(
+          "the block at element ", block.offset,
+          " is of a dead tensor (apmsqueeze.dead), which no kernel leaves out; take the codec on the CPU"));
+    }
     described.push_back({.offset = block.offset,
                          .position = made.encoded_bytes_,
                          .elements = block.elements,
@@ -81,6 +86,7 @@ absl::Status SegmentCodec::Encode(const float* values, float* error, const Codec
     case CodecId::kTopK: return EncodeTopK(arguments, stream);
     case CodecId::kRandomK: return EncodeRandomK(arguments, stream);
     case CodecId::kQuantized: return EncodeQuantized(bits_, arguments, stream);
+    case CodecId::kNothing: break;
   }
   return absl::InternalError(absl::StrCat("no kernel encodes codec ", static_cast<int>(id_)));
 }
@@ -95,6 +101,7 @@ absl::Status SegmentCodec::Launch(const DecodeArguments& arguments, NativeStream
     case CodecId::kTopK: return DecodeTopK(arguments, stream);
     case CodecId::kRandomK: return DecodeRandomK(arguments, stream);
     case CodecId::kQuantized: return DecodeQuantized(bits_, arguments, stream);
+    case CodecId::kNothing: break;
   }
   return absl::InternalError(absl::StrCat("no kernel decodes codec ", static_cast<int>(id_)));
 }

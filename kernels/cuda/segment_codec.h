@@ -27,6 +27,7 @@ namespace FORESHARD_CUDA_NAMESPACE {
 class SegmentCodec {
  public:
   // Waits for `stream`. INVALID_ARGUMENT: a block with no elements, or with too many;
+  // UNIMPLEMENTED: a block of a dead tensor;
   // RESOURCE_EXHAUSTED.
   static absl::StatusOr<SegmentCodec> Make(const Codec& codec, absl::Span<const Block> blocks,
                                            NativeStream stream);
