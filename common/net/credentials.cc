@@ -107,7 +107,25 @@ class PlainServerCredentials final : public grpc::ServerCredentials {
   Processor processor_;
 };
 
-// Gives every call of a channel the token.
+// Gives every call of a channel with TLS the token.
+class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenPlugin(const std::string& token) : value_(absl::StrCat(kScheme, token)) {}
+
+  bool IsBlocking() const override { return false; }
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<std::string, std::string>* metadata) override {
+    metadata->emplace(kHeader, value_);
+    return grpc::Status::OK;
+  }
+  std::string DebugString() override { return "job token"; }
+
+ private:
+  const std::string value_;
+};
+
+// The same in plain text, where gRPC takes no call credentials. Interceptors cost another
+// pass through the completion queue.
 class TokenSender final : public grpc::experimental::Interceptor {
  public:
   explicit TokenSender(const std::string& value) : value_(value) {}
@@ -188,6 +206,11 @@ absl::StatusOr<Credentials> Credentials::Load(const CredentialFiles& files, TlsS
     options.set_certificate_verifier(
         std::make_shared<grpc::experimental::HostNameCertificateVerifier>());
     state->channel = grpc::experimental::TlsCredentials(options);
+    if (!state->token.empty()) {
+      state->channel = grpc::CompositeChannelCredentials(
+          state->channel,
+          grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenPlugin>(state->token)));
+    }
   }
   Credentials credentials;
   credentials.state_ = std::move(state);
@@ -269,7 +292,7 @@ std::shared_ptr<grpc::ChannelCredentials> Credentials::Channel() const {
 std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
 Credentials::Interceptors() const {
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> all;
-  if (state_ != nullptr && !state_->token.empty()) {
+  if (state_ != nullptr && !tls() && !state_->token.empty()) {
     all.push_back(std::make_unique<TokenSenderFactory>(state_->token));
   }
   return all;
