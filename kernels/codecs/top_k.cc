@@ -34,7 +34,7 @@ constexpr std::string_view kDescending = "indices that are not ascending";
 }
 
 // How many values and errors of the next block are asked for at once, in passes that take 64
-// elements at a time and in those of the compiler's making (measured).
+// elements at a time and in those of the compiler's making.
 constexpr uint32_t kAskInPass = 16, kAskBetween = 512;
 
 FORESHARD_ISA_INLINE void AddErrorBody(const float* values, float* error, uint64_t n) {
@@ -379,7 +379,7 @@ FORESHARD_TARGET_AVX512 void SendDense(const float* values, float* error, const 
 #endif  // __x86_64__
 
 // Beyond one element in so many, a pass over all of the block is faster than one over those
-// that are sent (measured).
+// that are sent (measured in cache: at 1/32 both take about as long).
 constexpr uint32_t kSparse = 16;
 
 void Send(const float* values, float* error, const uint64_t* map, uint32_t n, uint32_t k, uint8_t* out,
