@@ -67,8 +67,8 @@ int Dump(const Flags& flags) {
   for (size_t t = 0; t < schema.tensors().size(); ++t) {
     if (schema.tensors()[t].shape.size() != 1) continue;
     for (uint64_t i = 0; i < schema.tensors()[t].elements(); ++i) {
-      vector[schema.offset(t) + i] +=
-          0.2f * static_cast<float>(RandomUniform(flags.seed, 3 + t, i) - 0.5);
+      float& value = vector[schema.offset(t) + i];
+      value += 0.2f * static_cast<float>(RandomUniform(flags.seed, 3 + t, i) - 0.5);
     }
   }
   const Batch batch = MakeBatch(flags);
