@@ -156,8 +156,12 @@ class Bench {
     const double plain = Fastest(options_, [&] {
       const auto start = Clock::now();
       for (const JournalFileName& file : *files) {
-        const auto content = storage_->Read(file.name);
-        if (!content.ok()) status = content.status();
+        // In pieces, as the reader does.
+        for (uint64_t at = 0, more = 1; more > 0; at += more) {
+          const auto content = storage_->ReadAt(file.name, at, kPayloads[1].bytes);
+          if (!content.ok()) status = content.status();
+          more = content.ok() ? content->size() : 0;
+        }
       }
       return SecondsSince(start);
     });
@@ -184,12 +188,15 @@ class Bench {
     absl::Status status;
     auto file = storage_->Create("synced");
     if (!file.ok()) return file.status();
-    const double plain = Fastest(options_, [&] {
-      const auto start = Clock::now();
-      if (status.ok()) status = (*file)->Append({piece});
+    // The mean, as below: single syncs differ much.
+    uint64_t syncs = 0;
+    const auto begun = Clock::now();
+    do {
+      status = (*file)->Append({piece});
       if (status.ok()) status = (*file)->Sync();
-      return SecondsSince(start);
-    });
+      ++syncs;
+    } while (status.ok() && SecondsSince(begun) < options_.seconds);
+    const double plain = SecondsSince(begun) / static_cast<double>(syncs);
     if (status.ok()) status = storage_->Remove("synced");
     if (!status.ok()) return status;
     for (const int count : {1, kSyncingThreads}) {
