@@ -210,6 +210,7 @@ class Run:
 
     def _sample(self):
         """What workers and servers say now. All counts of a worker are of one moment."""
+        links = self._network.link_bytes()
         self._fetch_all([*self._servers, *self._workers])
         sample = measure.Sample(seconds=time.monotonic() - self._began)
         losses = []
@@ -229,7 +230,7 @@ class Run:
             sample.push_plain_bytes += metrics.get("push_uncompressed_bytes_total", 0)
             sample.pull_plain_bytes += metrics.get("pull_uncompressed_bytes_total", 0)
         sample.loss = _mean(losses)
-        self._add(sample)
+        self._add(sample, links)
 
     def _last_sample(self, trained):
         """Workers have left; what they said at last, the lead knows."""
@@ -250,8 +251,9 @@ class Run:
             [figures.get("loss") for figures in said if figures.get("steps", 0) > 0])
         self._add(sample)
 
-    def _add(self, sample):
-        """Completes it by the servers' clocks and the links' counters."""
+    def _add(self, sample, earlier=None):
+        """Completes it by the servers' clocks and the links' counters: with `earlier`, those
+        before the workers were asked, which takes a moment, by the middle of both."""
         sample.rounds = sample.round_seconds = 0
         for node in self._servers:
             metrics = self._seen.get(node)
@@ -261,9 +263,10 @@ class Run:
             sample.round_seconds += metrics.get("round_duration_seconds_sum", 0)
         if self._job.two_phases and (lead := self._seen.get(self._servers[0])) is not None:
             sample.phase = 2 if lead.get("compressed_phase", 0) else 1
-        for node, (received, sent) in self._network.link_bytes().items():
-            before = self._links_before[node]
-            sample.links[node] = (received - before[0], sent - before[1])
+        now = self._network.link_bytes()
+        for node, counts in now.items():
+            counts = zip(counts, (earlier or now)[node], self._links_before[node])
+            sample.links[node] = tuple((late + early) / 2 - before for late, early, before in counts)
         self._samples.append(sample)
 
     def _ask_status(self, seconds):
