@@ -33,6 +33,11 @@ uint64_t FreezeRound(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   return std::max<uint64_t>(1, static_cast<uint64_t>(warmup));
 }
 
+// Of the learning rate.
+double WarmupTickets(const v1::JobSpec& job, uint64_t batches_per_epoch) {
+  return double{job.schedule().warmup_epochs()} * static_cast<double>(batches_per_epoch);
+}
+
 // The rounds in which the variance forgets, and between two measures: a few of those in a span.
 constexpr uint64_t kMeasuresInSpan = 8;
 constexpr uint64_t kLongestMeasureRounds = 16;
@@ -95,8 +100,7 @@ SegmentOptions MakeSegmentOptions(const v1::JobSpec& job, const SegmentPlan& pla
 
 absl::Status CheckFreeze(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   if (!FindRule(job.update().rule())->squeezes) return absl::OkStatus();
-  const double warmup_rounds = double{job.schedule().warmup_epochs()} *
-                               static_cast<double>(batches_per_epoch) / job.training().workers();
+  const double warmup_rounds = WarmupTickets(job, batches_per_epoch) / job.training().workers();
   const v1::ApmSqueezeSpec& squeeze = job.apmsqueeze();
   if (squeeze.automatic_freeze()) {
     const uint64_t rounds = Rounds(job, batches_per_epoch);
@@ -120,11 +124,10 @@ std::optional<PhaseControlOptions> MakePhaseControlOptions(const v1::JobSpec& jo
                                                            uint64_t batches_per_epoch) {
   if (!FindRule(job.update().rule())->squeezes) return std::nullopt;
   const uint64_t measure = MeasureRounds(job);
-  const double warmup = double{job.schedule().warmup_epochs()} * static_cast<double>(batches_per_epoch);
   return PhaseControlOptions{.automatic = job.apmsqueeze().automatic_freeze(),
                              .freeze_round = FreezeRound(job, batches_per_epoch),
                              .span_rounds = std::max<uint64_t>((SpanRounds(job) + measure / 2) / measure, 1) * measure,
-                             .warmup_tickets = static_cast<uint64_t>(std::ceil(warmup)),
+                             .warmup_tickets = static_cast<uint64_t>(std::ceil(WarmupTickets(job, batches_per_epoch))),
                              .error_limit = job.apmsqueeze().error_limit()};
 }
 

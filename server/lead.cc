@@ -263,12 +263,11 @@ void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
                             .variance_sum = figures.variance_sum(),
                             .error_ratio = figures.error_ratio(),
                             .server_error_ratio = figures.server_error_ratio()};
-    const std::optional<Phase> phase = phases_->Note(sums, dealer_->completed_tickets());
+    const std::optional<Phase> phase = phases_->Decide(
+        sums, dealer_->completed_tickets(), rounds, [&](Phase decided) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          Perform({DealerEvent::Kind::kAnnounce, 0, static_cast<uint64_t>(decided)});
+        });
     if (!phase.has_value()) continue;
-    const uint64_t before = rounds.announced_round();
-    Perform({DealerEvent::Kind::kAnnounce, 0, static_cast<uint64_t>(*phase)});
-    if (rounds.announced_round() == before) return;  // no rounds are left
-    phases_->Announced(*phase, rounds.announced_round());
     LOG(WARNING) << "from round " << rounds.announced_round() << " on, rounds are "
                  << (*phase == Phase::kFrozen ? "compressed, the variance frozen"
                                               : "in full precision again")

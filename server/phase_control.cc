@@ -48,6 +48,17 @@ std::optional<Phase> PhaseControl::Note(const RoundSums& sums, uint64_t complete
   return Phase::kFrozen;
 }
 
+std::optional<Phase> PhaseControl::Decide(const RoundSums& sums, uint64_t completed_tickets,
+                                          const RoundBook& rounds,
+                                          absl::FunctionRef<void(Phase)> announce) {
+  const std::optional<Phase> phase = Note(sums, completed_tickets);
+  // Where no rounds are left, none can change.
+  if (!phase.has_value() || rounds.finished()) return std::nullopt;
+  announce(*phase);
+  Announced(*phase, rounds.announced_round());
+  return phase;
+}
+
 void PhaseControl::Announced(Phase phase, uint64_t round) {
   announced_ = phase;
   announced_round_ = round;

@@ -4,10 +4,8 @@
 // the view (server/round_book.h) and is in force some rounds later.
 //
 //   PhaseControl control(options);
-//   if (const auto phase = control.Note(figures, completed_tickets)) {
-//     // announce it: from `round` on
-//     control.Announced(*phase, round);
-//   }
+//   const auto phase = control.Decide(sums, dealer.completed_tickets(), *dealer.rounds(),
+//                                     [&](Phase phase) { /* give it to the dealer */ });
 //
 // Freeze (APMSqueeze, arXiv 2008.11343; 1-bit Adam, arXiv 2102.02888): with V(t) the sum of
 // the variance after round t and D = 1 / (1 - beta2) rounds,
@@ -22,8 +20,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "common/core/round_sums.h"
 #include "server/event.h"
+#include "server/round_book.h"
 
 namespace foreshard {
 
@@ -44,6 +44,10 @@ class PhaseControl {
   // announced, where it is another one. None while an announced one is not in force yet.
   std::optional<Phase> Note(const RoundSums& sums, uint64_t completed_tickets);
   void Announced(Phase phase, uint64_t round);
+  // Both: `announce` is to give the phase that Note says to the owner of `rounds`. That phase;
+  // none, too, where no rounds are left.
+  std::optional<Phase> Decide(const RoundSums& sums, uint64_t completed_tickets,
+                              const RoundBook& rounds, absl::FunctionRef<void(Phase)> announce);
 
   // Why Note has decided so, in words.
   const std::string& reason() const { return reason_; }

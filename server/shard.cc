@@ -1,12 +1,12 @@
 #include "server/shard.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/core/catalogue.h"
+#include "common/core/round_sums.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
@@ -318,15 +318,16 @@ absl::Status Shard::ChangeView(const View& view, std::vector<RoundWaiter*>* rele
 }
 
 double Shard::ErrorRatio() const {
-  double error = 0, momentum = 0;
-  if (const Agreement* agreed = agreement(); agreed != nullptr) {
-    for (const auto& cell : agreed->cells) {
-      absl::MutexLock lock(&cell->mutex);
-      error += cell->segment->measure().error_squares;
-      momentum += cell->segment->measure().momentum_squares;
-    }
+  RoundTotals totals;
+  const Agreement* agreed = agreement();
+  // Others measure nothing.
+  if (agreed == nullptr || !FindRule(job_.update().rule())->squeezes) return 0;
+  for (const auto& cell : agreed->cells) {
+    absl::MutexLock lock(&cell->mutex);
+    const RoundMeasure& measure = cell->segment->measure();
+    totals.Add(measure.variance_sum, measure.error_squares, measure.momentum_squares);
   }
-  return momentum > 0 ? std::sqrt(error / momentum) : 0;
+  return totals.ErrorRatio();
 }
 
 std::vector<RoundWaiter*> Shard::CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences) {

@@ -52,7 +52,7 @@ void SegmentExchange::Begin(Operation operation) {
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
   lag_elements_ = elements_ = gap_squares_ = gap_elements_ = surprise_squares_ = 0;
-  round_sums_ = {};
+  round_totals_ = {};
   if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) late_ = false;
   pending_repairs_.clear();
   missing_workers_.clear();
@@ -376,20 +376,14 @@ void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHe
 
 void SegmentExchange::NoteMeasure(const v1::RoundMeasure& measure) {
   if (measure.round() != operation_.round) return;
-  ++round_sums_.segments;
-  round_sums_.variance += measure.variance_sum();
-  round_sums_.error_squares += measure.error_squares();
-  round_sums_.momentum_squares += measure.momentum_squares();
+  round_totals_.Add(measure.variance_sum(), measure.error_squares(), measure.momentum_squares());
 }
 
 // The round is measured where all of its segments were.
 std::optional<RoundSums> SegmentExchange::TakeRoundSums() const {
-  if (round_sums_.segments == 0 || round_sums_.segments != trainable_segments_) return std::nullopt;
-  RoundSums sums = {.round = operation_.round, .variance_sum = round_sums_.variance};
-  if (round_sums_.momentum_squares > 0) {
-    sums.error_ratio = ErrorRatio(nullptr);
-    sums.server_error_ratio = std::sqrt(round_sums_.error_squares / round_sums_.momentum_squares);
-  }
+  if (round_totals_.segments == 0 || round_totals_.segments != trainable_segments_) return std::nullopt;
+  RoundSums sums = round_totals_.Sums(operation_.round);
+  if (round_totals_.compressed()) sums.error_ratio = ErrorRatio(nullptr);
   return sums;
 }
 

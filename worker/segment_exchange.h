@@ -156,11 +156,8 @@ class SegmentExchange : public ExchangeHandler {
   Operation operation_ ABSL_GUARDED_BY(mutex_);
   absl::Time began_ ABSL_GUARDED_BY(mutex_);
   bool late_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the push under way: measures of its round, by how many segments.
-  struct {
-    size_t segments = 0;
-    double variance = 0, error_squares = 0, momentum_squares = 0;
-  } round_sums_ ABSL_GUARDED_BY(mutex_);
+  // Of the push under way: measures of its round.
+  RoundTotals round_totals_ ABSL_GUARDED_BY(mutex_);
   PushFigures figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_repairs_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> missing_workers_ ABSL_GUARDED_BY(mutex_);

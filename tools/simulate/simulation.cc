@@ -159,9 +159,8 @@ class Simulation {
   std::vector<std::unique_ptr<Segment>> segments_;
   std::unique_ptr<Dealer> dealer_;
   std::optional<PhaseControl> phases_;
-  // Of the round that is being measured.
-  uint32_t measured_segments_ = 0;
-  RoundMeasure measured_;
+  uint32_t trainable_segments_ = 0;
+  RoundTotals measured_;  // of the round that is being measured
   std::vector<VirtualWorker> workers_;
   std::optional<VirtualNetwork> network_;
   std::optional<PushMeasures> measures_;
@@ -212,6 +211,7 @@ absl::Status Simulation::Prepare() {
     auto made = Segment::Create(segment_options);
     if (!made.ok()) return made.status();
     segments_.push_back(*std::move(made));
+    trainable_segments_ += segment.kind == TensorKind::kTrainable;
   }
   const DealerOptions dealer = MakeDealerOptions(job_, batches_per_epoch_);
   if (const absl::Status status = Dealer::Check(dealer); !status.ok()) return status;
@@ -620,30 +620,22 @@ absl::Status Simulation::CloseRound(uint32_t s, double now) {
 }
 
 absl::Status Simulation::NoteMeasure(const RoundMeasure& measure) {
-  if (measured_segments_ == 0) measured_ = {.round = measure.round};
-  measured_.variance_sum += measure.variance_sum;
-  measured_.error_squares += measure.error_squares;
-  measured_.momentum_squares += measure.momentum_squares;
-  const auto trainable = static_cast<uint32_t>(
-      std::count_if(plan_.segments().begin(), plan_.segments().end(),
-                    [](const SegmentPlan& plan) { return plan.kind == TensorKind::kTrainable; }));
-  if (++measured_segments_ < trainable) return absl::OkStatus();
-  measured_segments_ = 0;
-  RoundSums sums = {.round = measured_.round, .variance_sum = measured_.variance_sum};
-  if (measured_.momentum_squares > 0) {
-    sums.server_error_ratio = std::sqrt(measured_.error_squares / measured_.momentum_squares);
+  measured_.Add(measure.variance_sum, measure.error_squares, measure.momentum_squares);
+  if (measured_.segments < trainable_segments_) return absl::OkStatus();
+  const RoundTotals totals = std::exchange(measured_, {});
+  RoundSums sums = totals.Sums(measure.round);
+  if (totals.compressed()) {
     for (const VirtualWorker& worker : workers_) {
       const double ratio = worker.encoder.ErrorRatio(plan_.segments(), worker.encoder.momentum().data());
       sums.error_ratio = std::max(sums.error_ratio, ratio);
     }
   }
-  const std::optional<Phase> phase = phases_->Note(sums, dealer_->completed_tickets());
-  if (!phase.has_value()) return absl::OkStatus();
   const RoundBook& rounds = *dealer_->rounds();
-  const uint64_t before = rounds.announced_round();
-  dealer_->Apply({DealerEvent::Kind::kAnnounce, 0, static_cast<uint64_t>(*phase)});
-  if (rounds.announced_round() == before) return absl::OkStatus();  // no rounds are left
-  phases_->Announced(*phase, rounds.announced_round());
+  const std::optional<Phase> phase =
+      phases_->Decide(sums, dealer_->completed_tickets(), rounds, [&](Phase decided) {
+        dealer_->Apply({DealerEvent::Kind::kAnnounce, 0, static_cast<uint64_t>(decided)});
+      });
+  if (!phase.has_value()) return absl::OkStatus();
   result_.phase_changes.push_back({rounds.announced_round(), *phase == Phase::kFrozen});
   // Everybody hears of it at once.
   for (uint32_t s = 0; s < segments_.size(); ++s) {

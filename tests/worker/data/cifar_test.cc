@@ -1,11 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
-#include <zlib.h>
 
-#include <filesystem>
-#include <fstream>
+#include <string>
 
+#include "tests/worker/data/data_folder.h"
 #include "worker/data/dataset.h"
 
 namespace foreshard {
@@ -31,27 +29,12 @@ std::string Record(int image, int label, int superclass = -1) {
   return bytes;
 }
 
-class CifarTest : public testing::Test {
+class CifarTest : public DataFolderTest {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "foreshard-cifar-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
+  CifarTest() : DataFolderTest("foreshard-cifar") {}
 
-  std::string Write(const std::string& name, const std::string& bytes) {
-    const std::string path = (directory_ / name).string();
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path;
-  }
   std::string WriteGzip(const std::string& name, const std::string& bytes) {
-    const std::string path = (directory_ / name).string();
-    gzFile file = gzopen(path.c_str(), "wb");
-    EXPECT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())),
-              static_cast<int>(bytes.size()));
-    gzclose(file);
-    return path;
+    return Write(name, Gzip(bytes));
   }
   // That loading a file of these bytes fails so, with the file named.
   void ExpectRefused(const std::string& bytes, uint32_t classes, absl::StatusCode code,
@@ -61,8 +44,6 @@ class CifarTest : public testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr("bad.bin"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
-
-  std::filesystem::path directory_;
 };
 
 TEST_F(CifarTest, ImagesOfAllFilesInOrderAndPlanesInterleaved) {

@@ -2,15 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <tuple>
+
+#include "tests/worker/data/data_folder.h"
 
 namespace foreshard {
 namespace {
@@ -30,41 +29,15 @@ std::string Images() {
 }
 std::string Labels() { return Word(0x801) + Word(3) + std::string("\x02\x00\x01", 3); }
 
-std::string Gzip(const std::string& bytes) {
-  z_stream stream = {};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string out(bytes.size() + 100, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-  stream.avail_in = static_cast<uInt>(bytes.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
-class IdxTest : public testing::Test {
+class IdxTest : public DataFolderTest {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "foreshard-idx-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
+  IdxTest() : DataFolderTest("foreshard-idx") {}
 
-  std::string Write(const std::string& name, const std::string& bytes) {
-    const std::string path = (directory_ / name).string();
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path;
-  }
   // The error of loading these bytes.
   absl::Status Problem(const std::string& images, const std::string& labels,
                        const IdxOptions& options = {.classes = 3}) {
     return LoadIdx(Write("images", images), Write("labels", labels), options).status();
   }
-
-  std::filesystem::path directory_;
 };
 
 void ExpectError(const absl::Status& status, absl::StatusCode code, const char* file,
