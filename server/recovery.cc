@@ -50,9 +50,9 @@ absl::StatusOr<Recovered> Recover(const Storage& storage, const StateIdentity& i
       recovered.checkpoint_name = (*checkpoint)->name();
       recovered.next_number = recovered.checkpoint->next_number();
       recovered.incarnation = recovered.checkpoint->about.incarnation;
-      from = recovered.checkpoint->first_number();
-      // It stands alone: what journal there is ends before it.
-      if (recovered.checkpoint->about.journal_file == 0) return recovered;
+      // One that stands alone has no journal before it, but what later starts have written.
+      from = recovered.checkpoint->about.journal_file == 0 ? recovered.next_number
+                                                           : recovered.checkpoint->first_number();
     } else if (!options.checkpoint.empty() || !absl::IsNotFound(checkpoint.status())) {
       return checkpoint.status();
     }

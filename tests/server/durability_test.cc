@@ -159,6 +159,29 @@ TEST_F(DurabilityTest, TheSameStateHasTheSameIdUnlessSomethingMayBeLost) {
   }
 }
 
+// A checkpoint that was written without a journal, and a journal that was begun behind it.
+TEST_F(DurabilityTest, WhatComesAfterACheckpointThatStoodAloneIsThereToo) {
+  {
+    auto running = Start(TestJob({"durability.journal=off"}), Path("state"));
+    TestWorker worker(running->servers, 0, 5);
+    ASSERT_TRUE(worker.SayHello().ok());
+    worker.InitialiseAll();
+    worker.Read(0);
+    ASSERT_TRUE(worker.Push(0, 0).status.ok());
+  }
+  auto running = Start(TestJob(), Path("state"));
+  TestWorker worker(running->servers, 0, 6);
+  ASSERT_TRUE(worker.SayHello().ok());
+  worker.Read(0);
+  for (uint64_t ticket = 1; ticket < 5; ++ticket) ASSERT_TRUE(worker.Push(0, ticket).status.ok());
+  const std::vector<std::string> expected = running->Saved();
+  for (int start = 0; start < 2; ++start) {
+    auto again = Start(TestJob(), KilledNow("state"));
+    EXPECT_EQ(again->Saved() == expected, true);
+    EXPECT_EQ(again->servers.Status().segments(0).version(), 5u);
+  }
+}
+
 TEST_F(DurabilityTest, TheLastCheckpointIsWrittenAtTheEndAndOldOnesGo) {
   const v1::JobSpec job = TestJob();
   for (int start = 0; start < 4; ++start) {
