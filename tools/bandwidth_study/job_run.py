@@ -7,7 +7,9 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-from . import daemons, measure, network as networks, scrape
+from local_fleet import daemons, network as networks, scrape
+
+from . import measure
 
 PORT = 7000
 _TICK_SECONDS = 0.02

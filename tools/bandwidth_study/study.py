@@ -13,7 +13,9 @@ import os
 import shutil
 import time
 
-from . import daemons, job_run, network, rates
+from local_fleet import daemons, network
+
+from . import job_run, rates
 
 _FORMAT = 1  # of a run's file
 _TRIAL_STEPS = 40
