@@ -37,15 +37,6 @@ class RunError(Exception):
 
 
 @dataclass
-class Programs:
-    """Where the three programs are."""
-    folder: str
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-
-@dataclass
 class Job:
     """The job of one run as the daemons are given it."""
     path: str
