@@ -187,7 +187,8 @@ def _flip_checkpoint(fleet, fault, note):
     _flip(path, offset, bit)
     fleet.start(fault.target)
     fleet.may_end(fault.target, {1, 2})
-    yield Until(lambda: fleet.has_ended(fault.target) or fleet.is_ready(fault.target),
+    daemon = fleet.now(fault.target).daemon
+    yield Until(lambda: daemon.ready() is not None or fleet.has_ended(fault.target),
                 _NOTICE_SECONDS, f"{fault.target} neither starts nor refuses to")
     if name not in fleet.log_text(fault.target):
         raise ScheduleFailure(f"a flipped bit in {path} was not noticed: "
@@ -195,8 +196,9 @@ def _flip_checkpoint(fleet, fault, note):
     # So that it is good for what comes later, had it been kept.
     if os.path.exists(path):
         _flip(path, offset, bit)
-    if fleet.running(fault.target):
+    if daemon.ready() is not None:
         fleet.may_end(fault.target, ())
+        yield _ready(fleet, fault.target)
         note("an older checkpoint was taken")
     else:
         note("refused")

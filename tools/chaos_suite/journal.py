@@ -189,18 +189,19 @@ def read_file(path):
     return file
 
 
-def read(paths):
-    """The journal that these files are; Damage. Only the last may be torn, or lack a header."""
+def read(paths, failed=False):
+    """The journal that these files are; Damage. Only the last may be torn, or lack a header; with
+    `failed`, of a server that went on where a write had failed, any may."""
     paths = sorted(paths, key=place_of)
     files, holes = [], []
     last = 0
     for k, path in enumerate(paths):
         file = read_file(path)
         if file is None:
-            if k + 1 < len(paths):
+            if k + 1 < len(paths) and not failed:
                 raise Damage(path, 0, "the header of a file in the middle is not whole")
-            break
-        if file.torn_at is not None and k + 1 < len(paths):
+            continue
+        if file.torn_at is not None and k + 1 < len(paths) and not failed:
             raise Damage(path, file.torn_at, "a torn end in the middle of the journal")
         if file.first_number <= last:
             raise Damage(path, 64, f"it begins with event {file.first_number}, and {last} was there")

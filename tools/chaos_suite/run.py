@@ -23,6 +23,8 @@ _STATUS_SECONDS = 10
 # after 0.2 s).
 _SILENT_SECONDS = 1.5
 _TOOL_SECONDS = 120
+# For the first run of a given job.
+_UNKNOWN_SECONDS = 4 * 3600
 
 
 @dataclass
@@ -103,6 +105,7 @@ class ScheduleRun:
         self._verdict = Verdict(schedule)
         self._running = []
         self._said = None
+        self._over_at = None  # when the last worker left
 
     def run(self):
         """The verdict; Interrupted. Nothing runs any more when it returns or raises."""
@@ -167,6 +170,8 @@ class ScheduleRun:
         began = time.monotonic()
         length = self._schedule.training_seconds + 3 * sum(f.seconds for f in todo)
         deadline = began + 120 + 5 * length
+        if self._reference is None and self._job.elements is None:
+            deadline = began + _UNKNOWN_SECONDS
         todo = list(todo)
         next_links = 0.0
         while True:
@@ -178,6 +183,8 @@ class ScheduleRun:
             self._advance(now)
             fleet.look_after()
             over = fleet.trained()
+            if over and self._over_at is None:
+                self._over_at = now
             if over and not self._running:
                 break
             if not over:
@@ -279,7 +286,8 @@ class ScheduleRun:
         examples, batch = lead.get("train_examples", 0), lead.get("batch_size", 1)
         per_epoch = -(-examples // batch)
         return invariants.Evidence(
-            journals=[journal.read(fleet.journal_paths(name)) for name in fleet.servers],
+            journals=[journal.read(fleet.journal_paths(name), shard in fleet.unjournaled)
+                      for shard, name in enumerate(fleet.servers)],
             acknowledged=[a for a in answers if a.segment in segments],
             segments=segments, versions=versions, states=states,
             synchronous=self._job.synchronous, workers=self._job.workers,
@@ -295,7 +303,9 @@ class ScheduleRun:
         for absence in fleet.absences:
             if absence.ended is None or absence.ended - absence.began < _SILENT_SECONDS:
                 continue
-            # Nobody waits where all workers were away as well, or the job was over.
+            # Nobody waits where all workers were away as well, or had nothing left to do.
+            if absence.ended > self._over_at:
+                continue
             if any(f.target in ("fleet", "workers") for f in self._schedule.faults):
                 continue
             if not any(faults.waited_for(fleet, absence.server, text) for text in texts):
