@@ -94,7 +94,7 @@ class Journal final : public EventSink {
   void Record(const Event& event) override;
 
   // OK as long as all events whose Record has returned are as safe as the mode says.
-  absl::Status status() const;
+  absl::Status status() const override;
   JournalFigures figures() const;
 
   // Finishes the file, if there is an event in it. Returns the place of the one that is

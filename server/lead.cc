@@ -34,7 +34,7 @@ Lead::Lead(ServerContext& context)
       examples_(context.members.slots()),
       waiting_for_(context.members.slots()) {}
 
-Deal Lead::Perform(const DealerEvent& event) {
+Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
   const uint64_t before = rounds == nullptr ? 0 : rounds->changes();
   Deal deal = dealer_->Apply(event);
@@ -44,6 +44,7 @@ Deal Lead::Perform(const DealerEvent& event) {
     return deal;
   }
   Event record = ToEvent(event);
+  record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
   context_.shard.Record(record);
   return deal;
@@ -122,7 +123,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
     past_workers_.push_back(*std::move(past));
   }
   if (dealing_[*slot] != 0) Perform({DealerEvent::Kind::kLost, *slot});
-  Perform({DealerEvent::Kind::kJoin, *slot});
+  Perform({DealerEvent::Kind::kJoin, *slot}, incarnation);
   dealing_[*slot] = incarnation;
   figures_[*slot].Clear();
   examples_[*slot] = 0;
@@ -205,7 +206,7 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   }
   Complete(worker, request.completed());
   if (dealing_[worker] == 0 && !dealer_->finished()) {
-    Perform({DealerEvent::Kind::kJoin, worker});
+    Perform({DealerEvent::Kind::kJoin, worker}, request.incarnation());
     dealing_[worker] = request.incarnation();
   }
   NoteRounds(request);
@@ -363,6 +364,7 @@ absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
               << evaluation.parameters() << "): accuracy " << evaluation.accuracy() << ", loss "
               << evaluation.loss();
   }
+  if (request.evaluations_size() > 0) Changed();
   v1::ReportReply reply;
   reply.set_finished(stopped_ || (dealer_ != nullptr && dealer_->finished()));
   if (dealer_ != nullptr) reply.set_completed_epochs(dealer_->completed_epochs());
@@ -407,6 +409,7 @@ void Lead::StopLocked(const std::string& reason) {
   stopped_ = true;
   reason_ = reason.empty() ? "stopped" : reason;
   if (dealer_ != nullptr) Perform({DealerEvent::Kind::kStop});
+  Changed();
   LOG(INFO) << "the job is stopped: " << reason_;
 }
 
@@ -434,6 +437,104 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
     FillReported(&worker);
   }
   reply->mutable_past_workers()->Assign(past_workers_.begin(), past_workers_.end());
+}
+
+v1::LeadState Lead::StateLocked() const {
+  v1::LeadState state;
+  state.mutable_dealing()->Add(dealing_.begin(), dealing_.end());
+  state.mutable_examples()->Add(examples_.begin(), examples_.end());
+  for (const v1::Evaluation& evaluation : evaluations_) *state.add_evaluations() = evaluation;
+  if (stopped_) state.set_stop_reason(reason_);
+  return state;
+}
+
+v1::LeadState Lead::state() const {
+  absl::MutexLock lock(&mutex_);
+  return StateLocked();
+}
+
+std::optional<Lead::Saved> Lead::Save() const {
+  absl::MutexLock lock(&mutex_);
+  if (dealer_ == nullptr) return std::nullopt;
+  return Saved{.number = context_.shard.last_number(), .dealer = dealer_->Save(), .state = StateLocked()};
+}
+
+absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  if (absl::Status status = dealer_->Load(dealer); !status.ok()) return status;
+  if (static_cast<size_t>(state.dealing_size()) > dealing_.size() ||
+      static_cast<size_t>(state.examples_size()) > examples_.size()) {
+    return absl::DataLossError(absl::StrCat("what the lead knew is of ", state.dealing_size(),
+                                            " worker slots, and the job has ", dealing_.size()));
+  }
+  std::copy(state.dealing().begin(), state.dealing().end(), dealing_.begin());
+  std::copy(state.examples().begin(), state.examples().end(), examples_.begin());
+  evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
+  stopped_ = dealer_->stopped();
+  reason_ = state.stop_reason();
+  return absl::OkStatus();
+}
+
+absl::Status Lead::Replay(const Event& event) {
+  absl::StatusOr<DealerEvent> dealt = ToDealerEvent(event);
+  if (!dealt.ok()) return dealt.status();
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  const uint32_t worker = event.worker;
+  if (worker >= dealing_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker ", worker, ": the job has ", dealing_.size(), " slots (training.max_workers)"));
+  }
+  const uint64_t before = dealer_->completed_tickets();
+  dealer_->Apply(*dealt);
+  switch (dealt->kind) {
+    case DealerEvent::Kind::kJoin:
+      if (event.incarnation != dealing_[worker]) examples_[worker] = 0;
+      dealing_[worker] = event.incarnation;
+      break;
+    case DealerEvent::Kind::kLost:
+      dealing_[worker] = 0;
+      break;
+    case DealerEvent::Kind::kComplete:
+      if (dealer_->completed_tickets() > before) examples_[worker] += ExamplesOf(dealt->argument);
+      break;
+    case DealerEvent::Kind::kStop:
+      stopped_ = true;
+      break;
+    default:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+void Lead::Resume(const v1::LeadState* newer) {
+  absl::MutexLock lock(&mutex_);
+  if (dealer_ == nullptr) {
+    // It was stopped before anybody had registered.
+    if (newer != nullptr && !newer->stop_reason().empty()) {
+      stopped_ = true;
+      reason_ = newer->stop_reason();
+    }
+    return;
+  }
+  if (newer != nullptr && newer->evaluations_size() > static_cast<int>(evaluations_.size())) {
+    evaluations_.assign(newer->evaluations().begin(), newer->evaluations().end());
+  }
+  if (stopped_ && reason_.empty()) {
+    reason_ = newer != nullptr && !newer->stop_reason().empty() ? newer->stop_reason() : "stopped";
+  }
+  for (const uint64_t incarnation : dealing_) next_incarnation_ = std::max(next_incarnation_, incarnation);
+  if (phases_.has_value() && dealer_->rounds() != nullptr && dealer_->rounds()->announced_round() > 0) {
+    phases_->Announced(dealer_->rounds()->announced_phase(), dealer_->rounds()->announced_round());
+  }
+  epochs_told_ = dealer_->completed_epochs();
+  NoteProgress();
+}
+
+std::vector<uint64_t> Lead::dealing() const {
+  absl::MutexLock lock(&mutex_);
+  return dealing_;
 }
 
 }  // namespace foreshard

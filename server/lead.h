@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/exchange.pb.h"
+#include "foreshard/v1/state.pb.h"
 #include "server/dealer.h"
 #include "server/phase_control.h"
 #include "server/server_context.h"
@@ -40,14 +43,35 @@ class Lead {
   // Nothing more is dealt; the first reason stays.
   void Stop(const std::string& reason);
 
+  // Recovery, before there are callers and after the shard has agreed. What a checkpoint has of
+  // the dealer; then the dealer's events that came after it.
+  absl::Status Load(const std::string& dealer, const v1::LeadState& state);
+  absl::Status Replay(const Event& event);
+  // What a newer lead.textproto has; then training goes on.
+  void Resume(const v1::LeadState* newer);
+  // By slot: the incarnation that is dealt to, 0 for none.
+  std::vector<uint64_t> dealing() const;
+
+  // For a checkpoint: all at one moment, and the number of the last event that may be in it.
+  // None: nobody has registered yet.
+  struct Saved {
+    uint64_t number = 0;
+    std::string dealer;
+    v1::LeadState state;
+  };
+  std::optional<Saved> Save() const;
+  v1::LeadState state() const;
+  // Called, under a lock, when LeadState's evaluations or reason have changed; must not block.
+  void set_changed(std::function<void()> changed) { changed_ = std::move(changed); }
+
   // Fills the lead's fields, and the figures of the workers listed in the reply.
   void FillStatus(v1::StatusReply* reply) const;
   bool finished() const;
 
  private:
   // Journaled, with a number given under the lock; but for a fetch that brings
-  // nothing, which changes nothing.
-  Deal Perform(const DealerEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // nothing, which changes nothing. `incarnation`: of who joins.
+  Deal Perform(const DealerEvent& event, uint64_t incarnation = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
@@ -69,7 +93,13 @@ class Lead {
   // What is known of the start that has the slot now.
   v1::WorkerStatus PastWorker(uint32_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  v1::LeadState StateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Changed() {
+    if (changed_) changed_();
+  }
+
   ServerContext& context_;
+  std::function<void()> changed_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
   std::optional<PhaseControl> phases_ ABSL_GUARDED_BY(mutex_);  // rules that squeeze

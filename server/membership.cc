@@ -53,6 +53,14 @@ absl::Status Membership::Join(uint32_t worker, uint64_t incarnation, const std::
   return absl::OkStatus();
 }
 
+void Membership::Restore(uint32_t worker, uint64_t incarnation, bool training, int64_t now) {
+  absl::MutexLock lock(&mutex_);
+  Slot& slot = *slots_[worker];
+  slot.last_seen.store(now);
+  slot.incarnation.store(incarnation, std::memory_order_release);
+  slot.state.store(training ? State::kTraining : State::kExpired);
+}
+
 absl::Status Membership::Touch(uint32_t worker, uint64_t incarnation, int64_t now) {
   if (absl::Status status = CheckKnown(worker, incarnation); !status.ok()) return status;
   Slot& slot = *slots_[worker];

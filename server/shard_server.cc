@@ -17,6 +17,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/admin_service.h"
+#include "server/durability.h"
 #include "server/lead.h"
 #include "server/lead_service.h"
 #include "server/monotonic_time.h"
@@ -29,17 +30,33 @@ constexpr std::chrono::seconds kShutdownDeadline{10};
 // What a message may have beside its numbers: its header, or the tensors of a schema.
 constexpr uint64_t kHeaderRoomBytes = 2 << 20;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
+// At least so many callers can wait for the disk at once, to share a sync.
+constexpr uint32_t kSyncingThreads = 16;
+
+uint32_t ApplyThreadsFor(const ShardServerOptions& options, const Durability* durability) {
+  if (durability == nullptr || !durability->slow()) return options.apply_threads;
+  return std::max({options.apply_threads, kSyncingThreads, std::thread::hardware_concurrency()});
+}
 
 class GrpcShardServer final : public ShardServer {
  public:
-  explicit GrpcShardServer(const ShardServerOptions& options)
-      : context_(options.job, options.shard, options.events, options.apply_threads),
+  GrpcShardServer(const ShardServerOptions& options, std::unique_ptr<Durability> durability)
+      : durability_(std::move(durability)),
+        context_(options.job, options.shard, durability_ == nullptr ? options.events : durability_.get(),
+                 ApplyThreadsFor(options, durability_.get()),
+                 durability_ == nullptr ? 1 : durability_->least_incarnation()),
         lead_(options.shard == 0 ? std::make_unique<Lead>(context_) : nullptr),
         parameters_(context_, lead_.get()),
         leading_(context_, lead_.get()),
-        admin_(context_, lead_.get(), options.exit_requested) {}
+        admin_(context_, lead_.get(), options.exit_requested) {
+    context_.durability = durability_.get();
+  }
 
-  ~GrpcShardServer() override { Shutdown(); }
+  ~GrpcShardServer() override { Shutdown().IgnoreError(); }
+
+  absl::Status Restore() {
+    return durability_ == nullptr ? absl::OkStatus() : durability_->Begin(&context_, lead_.get());
+  }
 
   absl::Status Listen(const ShardServerOptions& options) {
     grpc::EnableDefaultHealthCheckService(true);
@@ -101,10 +118,10 @@ class GrpcShardServer final : public ShardServer {
     return saved;
   }
 
-  void Shutdown() override {
+  absl::Status Shutdown() override {
     {
       absl::MutexLock lock(&mutex_);
-      if (closing_) return;
+      if (closing_) return absl::OkStatus();
       closing_ = true;
     }
     if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(false);
@@ -115,6 +132,8 @@ class GrpcShardServer final : public ShardServer {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
       server_->Wait();
     }
+    // Nobody changes anything any more.
+    return durability_ == nullptr ? absl::OkStatus() : durability_->Finish();
   }
 
  private:
@@ -142,6 +161,7 @@ class GrpcShardServer final : public ShardServer {
       metrics.workers_expired->Set(context_.members.Count(State::kExpired));
       metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
       metrics.server_error_ratio->Set(context_.shard.ErrorRatio());
+      if (durability_ != nullptr) durability_->UpdateMetrics(&metrics);
       const std::string lost = LostMember(now);
       if (!lost.empty() && lead_ != nullptr) lead_->Stop(lost);
       parameters_.AnswerWaiters(false, lost);
@@ -177,6 +197,7 @@ class GrpcShardServer final : public ShardServer {
     return "";
   }
 
+  const std::unique_ptr<Durability> durability_;
   ServerContext context_;
   std::unique_ptr<Lead> lead_;
   ParameterService parameters_;
@@ -208,7 +229,18 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
       return status;
     }
   }
-  auto server = std::make_unique<GrpcShardServer>(options);
+  std::unique_ptr<Durability> durability;
+  if (!options.state_directory.empty()) {
+    auto opened = Durability::Open({.folder = options.state_directory,
+                                    .shard = options.shard,
+                                    .also = options.events,
+                                    .failed = options.failed},
+                                   options.job);
+    if (!opened.ok()) return opened.status();
+    durability = *std::move(opened);
+  }
+  auto server = std::make_unique<GrpcShardServer>(options, std::move(durability));
+  if (absl::Status status = server->Restore(); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   return std::unique_ptr<ShardServer>(std::move(server));
 }

@@ -114,7 +114,7 @@ void CompareFields(const google::protobuf::Message& ours, const google::protobuf
   for (int i = 0; i < ours.GetDescriptor()->field_count(); ++i) {
     const google::protobuf::FieldDescriptor* field = ours.GetDescriptor()->field(i);
     const std::string name = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
-    if (name == "timeouts" || name == "evaluation" || name == "data.directory") continue;
+    if (name == "timeouts" || name == "evaluation" || name == "durability" || name == "data.directory") continue;
     if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
       CompareFields(reflection->GetMessage(ours, field), reflection->GetMessage(theirs, field), name,
                     differences);
