@@ -201,6 +201,8 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
       "apmsqueeze: norm of what compression has kept back on this server over the momentum's.");
   inflight_bytes =
       make.MakeGauge("inflight_bytes", "Bytes of requests held in memory at this moment.");
+  inflight_limit_bytes = make.MakeGauge(
+      "inflight_limit_bytes", "Above so many the server refuses requests (servers.inflight_bytes).");
 }
 
 WorkerMetrics::WorkerMetrics(const std::string& job, const std::string& rule,

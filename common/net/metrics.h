@@ -47,7 +47,7 @@ struct ServerMetrics {
   prometheus::Histogram* round_duration_seconds;
   prometheus::Counter* round_absences;
   prometheus::Gauge *round, *compressed_phase, *server_error_ratio;
-  prometheus::Gauge* inflight_bytes;
+  prometheus::Gauge *inflight_bytes, *inflight_limit_bytes;
 };
 
 struct WorkerMetrics {
