@@ -6,9 +6,9 @@ refused; the rendered command lines taken by the real programs.
 """
 
 import argparse
+import base64
 import copy
 import json
-import os
 import pathlib
 import re
 import signal
@@ -76,6 +76,22 @@ def render(values=(), files=()):
     return [d for d in yaml.safe_load_all(done.stdout) if d]
 
 
+def schema_validator(folder, thing):
+    """Of an object's kind, by the schemas of one version of Kubernetes, in which no other fields are allowed."""
+    base = "https://kubernetes.io/api/"  # as they call themselves; nothing is fetched
+    if folder not in DEFINITIONS:
+        definitions = json.loads((folder / "_definitions.json").read_text())
+        definitions.pop("$id", None)
+        DEFINITIONS[folder] = jsonschema.RefResolver(base, {}, store={base + "_definitions.json": definitions})
+    group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", thing["apiVersion"])
+    schema = json.loads((folder / f'{thing["kind"].lower()}-{group}.json').read_text())
+    schema.pop("$id", None)
+    return jsonschema.Draft7Validator(schema, resolver=DEFINITIONS[folder])
+
+
+DEFINITIONS = {}
+
+
 def flags_of(programs):
     found = {}
     for program in ("foreshard-server", "foreshard-worker"):
@@ -103,17 +119,11 @@ class Matrix(unittest.TestCase):
         custom = {"Certificate", "PodMonitor", "PrometheusRule"}
         checked = 0
         for version in ("1.31.0", "1.35.0"):
-            validators = {}
-            resolver = jsonschema.RefResolver(f"file://{folder}/{version}/x.json", {})
             for title, values in MATRIX.items():
                 for thing in render(values):
                     if thing["kind"] in custom:
                         continue
-                    group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", thing["apiVersion"])
-                    path = folder / version / f'{thing["kind"].lower()}-{group}.json'
-                    if path not in validators:
-                        validators[path] = jsonschema.Draft7Validator(json.loads(path.read_text()), resolver=resolver)
-                    problems = [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in validators[path].iter_errors(thing)]
+                    problems = [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in schema_validator(folder / version, thing).iter_errors(thing)]
                     self.assertEqual(problems, [], f"{title}, Kubernetes {version}: {lint_chart.name(thing)}")
                     checked += 1
         self.assertGreater(checked, 100)
@@ -124,9 +134,7 @@ class Matrix(unittest.TestCase):
             self.skipTest("no schemas: tools/install-deploy-tools")
         thing = next(o for o in render() if o["kind"] == "StatefulSet")
         thing["spec"]["template"]["spec"]["containers"][0]["readyProbe"] = {}
-        resolver = jsonschema.RefResolver(f"file://{folder}/1.35.0/x.json", {})
-        schema = json.loads((folder / "1.35.0/statefulset-apps-v1.json").read_text())
-        self.assertTrue(list(jsonschema.Draft7Validator(schema, resolver=resolver).iter_errors(thing)))
+        self.assertTrue(list(schema_validator(folder / "1.35.0", thing).iter_errors(thing)))
 
     def test_other_names_stay_within_bounds(self):
         for thing in render(["fullnameOverride=" + "a" * 60, "servers.shards=16"]):
@@ -292,10 +300,8 @@ class Programs(unittest.TestCase):
             volume = volumes.get(mount["name"], {})
             source = volume.get("secret", {}).get("secretName") or volume.get("configMap", {}).get("name")
             for key, value in made[source]["data"].items() if source else ():
-                secret = "secret" in volume
                 file = place / key
-                if secret:
-                    import base64
+                if "secret" in volume:
                     file.write_bytes(base64.b64decode(value))
                     file.chmod(0o440)
                 else:
@@ -309,7 +315,8 @@ class Programs(unittest.TestCase):
         return [str(PROGRAMS / container["command"][0])] + command
 
     def start(self, command, log):
-        process = subprocess.Popen(command, stdout=open(log, "w"), stderr=subprocess.STDOUT)
+        with open(log, "w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         self.processes.append(process)
         return process
 
