@@ -45,7 +45,7 @@ class ScriptsTest : public ::testing::Test {
 TEST_F(ScriptsTest, EveryScriptSaysWhatItIsFor) {
   for (const char* script :
        {"tools/quickstart", "tools/test", "tools/build", "tools/install-dependencies",
-        "tools/make-certificates"}) {
+        "tools/make-certificates", "tools/install-deploy-tools", "tools/make-dashboards"}) {
     EXPECT_EQ(Script(script, {"--help"}), 0) << script;
     EXPECT_THAT(output_, HasSubstr(script));
   }
