@@ -1,6 +1,6 @@
 # Completion of Foreshard's programs, from what their own --help says.
 _foreshard() {
-  local word=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]} command= k
+  local word=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]} command='' k
   if [[ ${program##*/} == foreshard ]]; then
     for ((k = 1; k < COMP_CWORD; k++)); do
       if [[ ${COMP_WORDS[k]} != -* ]]; then command=${COMP_WORDS[k]}; break; fi

@@ -26,7 +26,8 @@ std::string Check(const std::string& address) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
                                          grpc::internal::RpcMethod::NORMAL_RPC);
-  const grpc::ByteBuffer request;
+  const grpc::Slice whole;  // the empty service: the server as a whole
+  const grpc::ByteBuffer request(&whole, 1);
   grpc::ByteBuffer reply;
   const grpc::Status status = grpc::internal::BlockingUnaryCall<
       grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer>(

@@ -1,6 +1,7 @@
 // The scripts, as far as they can be tried without installing or building.
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -87,7 +88,10 @@ TEST_F(ScriptsTest, ADryRunInstallsNothingAndNamesWhatIsMissing) {
   EXPECT_EQ(Script("tools/install-dependencies", {"--dry-run"},
                    {"PATH=" + folder_ + ":" + getenv("PATH")}),
             1);
-  EXPECT_THAT(output_, HasSubstr("31 of 32 Debian packages are missing"));
+  int missing = 0, all = 0;
+  ASSERT_EQ(sscanf(output_.c_str(), "Dependencies: %d of %d Debian packages are missing", &missing, &all), 2) << output_;
+  EXPECT_EQ(missing, all - 1);
+  EXPECT_GT(all, 30);
   EXPECT_THAT(output_, HasSubstr("libgrpc++-dev"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/called"));
 }
