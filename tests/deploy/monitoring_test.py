@@ -119,7 +119,7 @@ class Fleet:
 class Files(unittest.TestCase):
     def test_rules_are_what_promtool_takes_and_alerts_fire_by_what_they_are_for(self):
         if PROMTOOL is None:
-            self.skipTest("no promtool: apt-get install prometheus")
+            self.skipTest("no promtool: tools/install-deploy-tools")
         with tempfile.TemporaryDirectory() as folder:
             cases = pathlib.Path(folder) / "cases.yaml"
             text = (found_tools.SOURCE / "tests/deploy/rules_test.yaml").read_text()
@@ -190,7 +190,7 @@ class Daemons(unittest.TestCase):
 
     def test_every_panel_and_rule_shows_something_in_a_real_prometheus(self):
         if PROMETHEUS is None:
-            self.skipTest("no prometheus: apt-get install prometheus")
+            self.skipTest("no prometheus: tools/install-deploy-tools")
         with tempfile.TemporaryDirectory(prefix="foreshard-prometheus-") as folder, socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
