@@ -45,7 +45,7 @@ TEST(HealthPortTest, AnswersProbesBesideAServerAndSaysWhenItDrains) {
   auto server = ShardServer::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ(Check((*server)->health_address()), std::string("\x08\x01"));
-  (*server)->Shutdown();
+  (*server)->Shutdown().IgnoreError();
   EXPECT_EQ(Check((*server)->health_address()), std::string("\x08\x02"));
 }
 
