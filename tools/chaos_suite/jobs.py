@@ -77,8 +77,18 @@ class Job:
     evaluates: bool = False  # always with an evaluator, compared by accuracy
     bounded: bool = False  # its lead deals within bounds that invariants.py does not know
 
-    def arguments(self, more=()):
-        return [f"--job={self.path}", *(f"--set={s}" for s in (*self.settings, *more))]
+    def write(self, folder, more):
+        """A copy of the job with more text at its end; its path."""
+        with open(self.path, encoding="utf-8") as file:
+            text = file.read()
+        path = os.path.join(folder, "job.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"{text}\n{more}")
+        return path
+
+    def overrides(self):
+        """Flags of the daemons."""
+        return [f"--set={setting}" for setting in self.settings]
 
 
 def quadratic(folder, of, seconds):
