@@ -475,6 +475,12 @@ class Comparing(unittest.TestCase):
         self.assertEqual(compare.compare(self.verdict(loss=0.52), reference), [])
         self.assertEqual(len(compare.compare(self.verdict(loss=0.9), reference)), 1)
         self.assertEqual(len(compare.compare(self.verdict(loss=0.3), reference)), 1)
+        # Rounds with fewer members are more rounds.
+        rounds = self.verdict(loss=0.3)
+        rounds.contributions = {}
+        self.assertEqual(compare.compare(rounds, reference), [])
+        rounds.figures["loss"] = 0.9
+        self.assertEqual(len(compare.compare(rounds, reference)), 1)
 
     def test_accuracies_near_each_other(self):
         reference = self.verdict(accuracy=0.91)

@@ -3,8 +3,9 @@
 import math
 
 # A disturbed run of the quadratic computes some batches twice and leaves some out, in another
-# order. Of 30 undisturbed runs a rule, on loaded and idle machines, the losses lay within
-# a few per cent of each other; a lost or doubled stretch of a shard moves them by far more.
+# order, and its rounds have fewer members for a while. Measured in 17 such runs of all rules: 0.90
+# to 1.03 of the undisturbed loss, where rounds did not lose members early. It is the journals that tell a single lost push; this tells
+# parameters that are not what came of them.
 LOSS_TOLERANCE = 0.25
 # Points of accuracy between two runs of the default job with other arrival orders.
 ACCURACY_TOLERANCE = 0.01
@@ -26,7 +27,11 @@ def compare(verdict, reference):
     loss, expected = verdict.figures.get("loss"), reference.figures.get("loss")
     if loss is not None and expected is not None:
         verdict.figures["loss_ratio"] = loss / expected
-        if not abs(math.log(loss / expected)) <= math.log1p(LOSS_TOLERANCE):
+        difference = math.log(loss / expected)
+        # Rounds with fewer members are more rounds, which get further.
+        if verdict.contributions is not None:
+            difference = max(difference, 0.0)
+        if not abs(difference) <= math.log1p(LOSS_TOLERANCE):
             found.append(f"loss {loss:.5g} at the end, {expected:.5g} undisturbed")
     accuracy, expected = verdict.figures.get("accuracy"), reference.figures.get("accuracy")
     if accuracy is not None and expected is not None:

@@ -232,8 +232,14 @@ def _disk_full(fleet, fault, note):
         return
     fleet.unjournaled.add(fleet.servers.index(fault.target))
     note("went on without a journal")
-    # SIGTERM writes a checkpoint that stands alone, and the next start has a journal again.
-    yield from _term(fleet, fault, note)
+    # SIGTERM writes a checkpoint that stands alone, and the next start has a journal again. The
+    # failure of the journal may show in the status.
+    fleet.ask_to_end(fault.target)
+    fleet.may_end(fault.target, {0, 1})
+    yield Until(lambda: fleet.has_ended(fault.target), _END_SECONDS,
+                f"{fault.target} has not ended {_END_SECONDS} s after SIGTERM")
+    yield fault.seconds
+    yield from _again(fleet, [fault.target])
 
 
 _ACTIONS = {

@@ -76,6 +76,7 @@ class Fleet:
         self.workers = [f"worker-{i}" for i in range(job.workers)]
         self.evaluators = ["evaluator"] if schedule.evaluator or job.evaluates else []
         self.starts = {name: [] for name in (*self.servers, *self.workers, *self.evaluators)}
+        self._job_path = job.write(folder, schedule.durability())
         self.absences = []
         self.busy = set()  # names that a fault has in its hands
         self.disks = {}  # server name: SmallDisk
@@ -150,7 +151,7 @@ class Fleet:
         base = os.path.join(self.folder, f"{name}.{number}")
         ready, record = None, None
         insecure = ["--insecure"] if self.network is not None else []
-        arguments = self.job.arguments(self.schedule.durability())
+        arguments = [f"--job={self._job_path}", *self.job.overrides()]
         if name in self.servers:
             shard = self.servers.index(name)
             ready = f"{base}.ready.json"

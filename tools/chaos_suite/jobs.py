@@ -30,11 +30,12 @@ VARIANTS = (
     Variant("dana_zero", False, ("update.rule=dana_zero", "update.momentum=0.9",
                                  "schedule.learning_rate=0.02")),
     Variant("dana_slim_1bit", False, ("update.rule=dana_slim", "update.momentum=0.9",
-                                      "schedule.learning_rate=0.02", "compression.push=one_bit")),
+                                      "schedule.learning_rate=0.002",
+                                      "compression.push=one_bit_mean")),
     Variant("ssgd", True, ("update.rule=ssgd", "update.momentum=0.9",
                            "schedule.learning_rate=0.05")),
     Variant("dana_zero_1bit_both", False, (
-        "update.rule=dana_zero", "update.momentum=0.9", "schedule.learning_rate=0.02",
+        "update.rule=dana_zero", "update.momentum=0.9", "schedule.learning_rate=0.002",
         "compression.push=one_bit", "compression.reply=one_bit")),
     Variant("apmsqueeze", True, ("update.rule=apmsqueeze", "schedule.learning_rate=0.005",
                                  "compression.push=one_bit", "apmsqueeze.warmup_fraction=0.3",
@@ -77,8 +78,18 @@ class Job:
     evaluates: bool = False  # always with an evaluator, compared by accuracy
     bounded: bool = False  # its lead deals within bounds that invariants.py does not know
 
-    def arguments(self, more=()):
-        return [f"--job={self.path}", *(f"--set={s}" for s in (*self.settings, *more))]
+    def write(self, folder, more):
+        """A copy of the job with more text at its end; its path."""
+        with open(self.path, encoding="utf-8") as file:
+            text = file.read()
+        path = os.path.join(folder, "job.textproto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"{text}\n{more}")
+        return path
+
+    def overrides(self):
+        """Flags of the daemons."""
+        return [f"--set={setting}" for setting in self.settings]
 
 
 def quadratic(folder, of, seconds):

@@ -308,6 +308,11 @@ class ScheduleRun:
                 continue
             if any(f.target in ("fleet", "workers") for f in self._schedule.faults):
                 continue
+            # Who waits for one server may not have come to the other.
+            if any(other is not absence and other.began < absence.ended and
+                   (other.ended is None or other.ended > absence.began)
+                   for other in fleet.absences):
+                continue
             if not any(faults.waited_for(fleet, absence.server, text) for text in texts):
                 self._verdict.violations.append(
                     f"server {absence.server} was away for {absence.ended - absence.began:.1f} s, "

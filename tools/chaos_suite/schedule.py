@@ -65,12 +65,12 @@ class Schedule:
     faults: tuple = field(default_factory=tuple)
 
     def durability(self):
-        """Overrides of the job."""
-        return [f"durability.journal={self.journal}",
-                f"durability.checkpoint_seconds={self.checkpoint_seconds:g}",
-                f"durability.keep_checkpoints={self.keep_checkpoints}",
-                f"durability.keep_journal={'true' if self.keep_journal else 'false'}",
-                f"durability.on_failure={self.on_failure}"]
+        """The job's field of that name, as text."""
+        return (f'durability {{ journal: "{self.journal}" '
+                f"checkpoint_seconds: {self.checkpoint_seconds:g} "
+                f"keep_checkpoints: {self.keep_checkpoints} "
+                f"keep_journal: {'true' if self.keep_journal else 'false'} "
+                f'on_failure: "{self.on_failure}" }}\n')
 
     def line(self):
         faults = ", ".join(f"{f.kind} {f.target} at {f.at:.2f} s" for f in self.faults)
