@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -20,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::string_view kShardFolder = "shard-";
+constexpr std::string_view kShardFolder = "shard-";
 
 // Folders shard-0, shard-1 ... in this one, by number.
 std::vector<std::string> ShardFolders(const std::string& parent) {

@@ -22,7 +22,7 @@ class ReplayOfRules : public ReplayState, public ::testing::WithParamInterface<c
 INSTANTIATE_TEST_SUITE_P(Rules, ReplayOfRules, ::testing::Values("dana_zero", "adam", "ssgd"));
 
 TEST_P(ReplayOfRules, FromStartAndFromEachCheckpointItIsTheSame) {
-  Make(StoredJob({absl::StrCat("update.rule=", GetParam())}));
+  Make(StoredJobOf(GetParam()));
   std::vector<std::string> starts = {""};
   for (auto& shard : shards_) {
     shard->Push(5);
@@ -46,7 +46,7 @@ TEST_P(ReplayOfRules, FromStartAndFromEachCheckpointItIsTheSame) {
 }
 
 TEST_P(ReplayOfRules, EveryStateOfACheckpointIsReachedOnTheWay) {
-  Make(StoredJob({absl::StrCat("update.rule=", GetParam())}));
+  Make(StoredJobOf(GetParam()));
   shards_[0]->Push(5);
   const std::string name = shards_[0]->Checkpoint(5, false);
   shards_[0]->Push(4);
@@ -71,18 +71,24 @@ TEST_P(ReplayOfRules, EveryStateOfACheckpointIsReachedOnTheWay) {
 }
 
 TEST_P(ReplayOfRules, StopsAfterAnyEvent) {
-  Make(StoredJob({absl::StrCat("update.rule=", GetParam())}));
+  Make(StoredJobOf(GetParam()));
   shards_[0]->Push(3);
   const StoredRun run = Open();
   const StateDirectory& shard = run.shards[0];
-  std::vector<std::string> before;
+  // What the machine of each event was after it.
+  std::vector<std::string> after;
+  auto whole = ShardMachines::Create(run, 0).value();
+  whole->set_observer([&](const Event& event, const Effect&) { after.push_back(whole->Save(event.segment)); });
+  ASSERT_TRUE(Recover(*shard.storage, shard.identity, whole.get()).ok());
+  ASSERT_EQ(after.size(), shards_[0]->last());
   for (uint64_t until = 1; until <= shards_[0]->last(); ++until) {
     auto machines = ShardMachines::Create(run, 0).value();
-    uint64_t newest = 0;
-    machines->set_observer([&](const Event& event, const Effect&) { newest = event.number; });
+    Event newest;
+    machines->set_observer([&](const Event& event, const Effect&) { newest = event; });
     const auto recovered = Recover(*shard.storage, shard.identity, machines.get(), {.until = until, .from_start = true});
     ASSERT_TRUE(recovered.ok()) << recovered.status();
-    EXPECT_EQ(newest, until);
+    EXPECT_EQ(newest.number, until);
+    EXPECT_EQ(machines->Save(newest.segment) == after[until - 1], true) << until;
     EXPECT_EQ(recovered->next_number, until + 1);
     EXPECT_EQ(recovered->replayed, until);
   }

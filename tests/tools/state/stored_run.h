@@ -42,12 +42,16 @@ inline v1::JobSpec StoredJob(const std::vector<std::string>& overrides = {}) {
   const auto job = ParseJobSpec(
       "name: 'stored' seed: 3 model { name: 'synthetic' elements: 2304 } "
       "data { format: 'synthetic' examples: 1000 } "
-      "training { epochs: 9 batch_size: 10 workers: 2 max_workers: 3 } update { rule: 'dana_zero' } "
+      "training { epochs: 9 batch_size: 10 workers: 2 max_workers: 3 } update { rule: 'dana_zero' momentum: 0.9 } "
       "schedule { learning_rate: 0.05 } servers { shards: 2 segment_elements: 1000 } "
       "compression { block_elements: 256 }",
       "the test's job", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;
+}
+
+inline v1::JobSpec StoredJobOf(const std::string& rule) {
+  return StoredJob({absl::StrCat("update.rule=", rule), rule == "adam" ? "update.momentum=" : "update.momentum=0.9"});
 }
 
 // One server.
@@ -102,6 +106,8 @@ class StoredShard {
   void PushTo(uint32_t id, uint32_t worker, bool close) {
     const Segment& segment = *machines_->Find(id);
     const bool synchronous = machines_->options(id).synchronous;
+    // A round takes one push of each.
+    if (synchronous) worker = segment.MissingMembers().front();
     Event event = {.kind = EventKind::kPush,
                    .segment = id,
                    .worker = worker,

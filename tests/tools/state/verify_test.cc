@@ -35,7 +35,7 @@ TEST_F(Verify, WholeInBothModes) {
     SCOPED_TRACE(rule);
     shards_.clear();
     fs::remove_all(folder_);
-    Make(StoredJob({absl::StrCat("update.rule=", rule)}));
+    Make(StoredJobOf(rule));
     for (auto& shard : shards_) {
       shard->Push(6);
       shard->Checkpoint(6);

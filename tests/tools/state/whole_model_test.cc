@@ -83,7 +83,9 @@ TEST_F(WholeModel, PythonReadsTheFileAndFindsFiltersWherePyTorchHasThem) {
        .arguments = {"python3", FORESHARD_SOURCE_DIR "/tests/end_to_end/read_safetensors.py", file_},
        .log_path = folder_ + "/output"});
   ASSERT_TRUE(process.ok()) << process.status();
-  ASSERT_EQ((*process)->Wait().exit_code, 0) << ReadFile(folder_ + "/output").value();
+  const auto ended = (*process)->Wait(absl::Seconds(60));
+  ASSERT_TRUE(ended.has_value());
+  ASSERT_TRUE(ended->ok()) << ReadFile(folder_ + "/output").value();
   const auto said = nlohmann::json::parse(ReadFile(folder_ + "/output").value(), nullptr, false);
   EXPECT_EQ(said["metadata"]["format"], "pt");
   EXPECT_EQ(said["metadata"]["foreshard.layout"], "pytorch");
