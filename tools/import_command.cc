@@ -41,13 +41,18 @@ absl::Status Report(const ImportFlags& flags, const StoredRun& to, const absl::S
     std::printf("parameters are moved to the bit; momentum and all other state of the rule begins anew: %s\n",
                 made->why_not.c_str());
   }
-  if (made->dealer) {
+  if (made->stopped) {
+    std::printf("the job was stopped after %s completed batches, and so it stays: servers that start on this end it; "
+                "with --set training.epochs=... it is another job, which begins with these parameters\n",
+                FormatCount(made->completed_tickets).c_str());
+  } else if (made->dealer) {
     std::printf("training goes on after %s completed batches\n", FormatCount(made->completed_tickets).c_str());
   } else {
     std::printf("training begins with the first batch of the first epoch\n");
   }
-  std::printf("start server K with --state-directory %s/shard-K, and every program with the job, --set servers.shards=%u\n",
-              flags.output.c_str(), to.plan.shards());
+  std::printf("start server K with --state-directory %s/shard-K, and every program with --set servers.shards=%u; or\n"
+              "foreshard run --job ... --set servers.shards=%u --state-directory %s\n",
+              flags.output.c_str(), to.plan.shards(), to.plan.shards(), flags.output.c_str());
   return absl::OkStatus();
 }
 

@@ -18,6 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The number of the event that the states stand for. Not 0: a journal that begins with event 1
+// would look as if all could be made again from it.
+constexpr uint64_t kMadeAt = 1;
+
 bool SameBlocks(const std::vector<Block>& a, const std::vector<Block>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Block& x, const Block& y) {
     return x.offset == y.offset && x.elements == y.elements && x.decayed == y.decayed && x.full == y.full &&
@@ -121,6 +125,7 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
       dealer = *std::move(state);
       reshaped.dealer = true;
       reshaped.completed_tickets = before->completed_tickets();
+      reshaped.stopped = before->stopped();
     }
   }
   for (uint32_t shard = 0; shard < to.plan.shards(); ++shard) {
@@ -150,7 +155,7 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
     description.set_train_examples(to.train_examples);
     description.set_state_id(incarnation + shard);
     description.set_incarnation(incarnation);
-    // A journal that a server begins here has event 1 in file 1, and all later ones.
+    // All later events are in the journal that a server begins here, from file 1 on.
     CheckpointAbout about = {.identity = IdentityOf(description), .incarnation = incarnation, .journal_file = 1};
     if (reshaped.dealer) {
       about.step = reshaped.completed_tickets;
@@ -170,10 +175,10 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
         state = FreshState(to, id, values);
       }
       if (!state.ok()) return state.status();
-      if (absl::Status added = (*writer)->AddSegment(id, 0, values, *state); !added.ok()) return added;
+      if (absl::Status added = (*writer)->AddSegment(id, kMadeAt, values, *state); !added.ok()) return added;
     }
     if (shard == 0 && reshaped.dealer) {
-      if (absl::Status added = (*writer)->AddDealer(0, dealer); !added.ok()) return added;
+      if (absl::Status added = (*writer)->AddDealer(kMadeAt, dealer); !added.ok()) return added;
     }
     if (const auto committed = (*writer)->Commit(1); !committed.ok()) return committed.status();
     if (absl::Status written = WriteRunDescription(storage->get(), description); !written.ok()) return written;

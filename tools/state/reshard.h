@@ -41,6 +41,7 @@ struct Reshaped {
   // The dealer: training goes on with the batch after those that are complete, else with the first.
   bool dealer = false;
   uint64_t completed_tickets = 0;
+  bool stopped = false;  // the job was, and so it stays: nothing more is dealt
 };
 
 // Makes `folder`/shard-0, shard-1 and so on. `moved` may be null. ALREADY_EXISTS: one of them is there.

@@ -104,20 +104,27 @@ TEST_F(Reshard, AServerGoesOnWithItAndItsJournalFollowsTheCheckpoint) {
   for (auto& shard : shards_) shard->Push(2);
   ASSERT_TRUE(Move(1).ok());
   const auto found = Found(1);
-  const StateDirectory& shard = moved_.shards[0];
+  const StateDirectory shard = {.folder = moved_.shards[0].folder, .identity = moved_.shards[0].identity};
   const Event join = ToEvent({.kind = DealerEvent::Kind::kJoin, .worker = 1});
   {
     const auto storage = OpenStorage(shard.folder).value();
-    const auto journal = Journal::Open(storage.get(), {.identity = shard.identity, .incarnation = 9}).value();
-    EXPECT_EQ(journal->first_number(), 1u);
+    const uint64_t next = ReadManifest(*storage, "checkpoint.0000000001")->next_number();
+    const auto journal =
+        Journal::Open(storage.get(), {.identity = shard.identity, .incarnation = 9, .least_number = next}).value();
+    EXPECT_EQ(journal->first_number(), next);
     Event event = join;
-    event.number = 1;
+    event.number = next;
     journal->Record(event);
     ASSERT_TRUE(journal->status().ok());
   }
   const auto again = Found(1);
   EXPECT_EQ(again[0]->dealer()->joined_workers(), 1u);
   EXPECT_EQ(VectorOf(again), Vector());
+  // The journal alone is not enough, and says so.
+  auto machines = ShardMachines::Create(moved_, 0).value();
+  const auto from_start =
+      Recover(*moved_.shards[0].storage, shard.identity, machines.get(), {.from_start = true});
+  EXPECT_TRUE(absl::IsDataLoss(from_start.status())) << from_start.status();
 }
 
 TEST_F(Reshard, WhatIsThereStaysAndWhatFailsIsRemoved) {
@@ -135,6 +142,16 @@ TEST_F(Reshard, WhatIsThereStaysAndWhatFailsIsRemoved) {
   ASSERT_TRUE(WriteRun(to, *source, nullptr, output_, &watch_).ok());
   EXPECT_TRUE(absl::IsAlreadyExists(WriteRun(to, *source, nullptr, output_, &watch_).status()));
   EXPECT_EQ(VectorOf(Found(3)), Vector());
+}
+
+TEST_F(Reshard, AJobThatWasStoppedStaysSo) {
+  Make(StoredJob());
+  shards_[0]->Push(2);
+  shards_[0]->Stop();
+  const auto moved = Move(1);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_TRUE(moved->stopped);
+  EXPECT_TRUE(Found(1)[0]->dealer()->stopped());
 }
 
 TEST_F(Reshard, AnotherJobIsNamed) {

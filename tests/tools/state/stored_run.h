@@ -102,6 +102,8 @@ class StoredShard {
     }
   }
 
+  void Stop() { Perform(ToEvent({.kind = DealerEvent::Kind::kStop})); }
+
   // `close`: a round that is complete is closed, as a server that lives does.
   void PushTo(uint32_t id, uint32_t worker, bool close) {
     const Segment& segment = *machines_->Find(id);
