@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "foreshard/v1/state.pb.h"
 #include "server/dealer.h"
 #include "server/recovery.h"
 #include "server/segment.h"
@@ -51,6 +52,7 @@ class ShardMachines final : public RecoveryTarget {
 
   // RecoveryTarget. Loaded states that were given a number in WatchAt are beyond it, or at it.
   std::vector<uint32_t> machines() const override;
+  void Begin(const CheckpointManifest& checkpoint) override;
   absl::Status Load(uint32_t machine, const std::string& saved) override;
   absl::Status Replay(const Event& event) override;
 
@@ -64,16 +66,22 @@ class ShardMachines final : public RecoveryTarget {
   // Null: of another shard.
   Segment* Find(uint32_t id) const;
   Dealer* dealer() const { return dealer_.get(); }  // null on shards other than 0
+  // What the lead knows beside it, kept up as the lead does; evaluations are the checkpoint's.
+  const v1::LeadState& lead() const { return lead_; }
   const SegmentOptions& options(uint32_t id) const { return options_.at(id); }
   std::string Save(uint32_t machine) const;
 
  private:
   ShardMachines() = default;
   absl::Status Pass(uint32_t machine);
+  void FollowLead(const Event& event, uint64_t completed_before);
 
   std::map<uint32_t, SegmentOptions> options_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::unique_ptr<Dealer> dealer_;
+  v1::LeadState lead_;
+  std::string saved_lead_;  // of the checkpoint whose states are loaded
+  uint64_t batch_size_ = 0, batches_per_epoch_ = 0, train_examples_ = 0;
   std::vector<uint8_t> reply_;
   std::function<void(const Event&, const Effect&)> observer_;
   std::map<uint32_t, uint64_t> watched_;  // not reached yet
@@ -83,6 +91,9 @@ class ShardMachines final : public RecoveryTarget {
 // The machines of all of the run's directories after all of their journals. CANCELLED where the
 // watch ends it; errors as of Recover.
 absl::StatusOr<std::vector<std::unique_ptr<ShardMachines>>> ReplayRun(const StoredRun& run, WorkWatch* watch);
+
+// The key under which a checkpoint's manifest has the lead's state (a LeadState as text).
+inline constexpr char kLeadStateKey[] = "lead";
 
 // Compares what a machine came to with what a checkpoint has of it. Empty: the same to the bit. Else
 // in words: the first parameter that differs, or that something else does.

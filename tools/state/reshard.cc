@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
+#include "google/protobuf/text_format.h"
 #include "server/checkpoint_files.h"
 #include "server/job_machines.h"
 
@@ -107,7 +108,7 @@ std::string WhyStatesCannotMove(const StoredRun& from, const StoredRun& to) {
 absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& source, const MovedState* moved,
                                   const std::string& folder, WorkWatch* watch) {
   Reshaped reshaped;
-  std::string dealer;
+  std::string dealer, lead;
   if (moved == nullptr) {
     reshaped.why_not = "the file has parameters only";
   } else {
@@ -126,6 +127,13 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
       reshaped.dealer = true;
       reshaped.completed_tickets = before->completed_tickets();
       reshaped.stopped = before->stopped();
+      // Whose tickets in hand are dealt again should they not come back.
+      v1::LeadState known = moved->machines->front()->lead();
+      if (!reshaped.states) {
+        known.clear_dealing();
+        known.clear_examples();
+      }
+      google::protobuf::TextFormat::PrintToString(known, &lead);
     }
   }
   for (uint32_t shard = 0; shard < to.plan.shards(); ++shard) {
@@ -157,6 +165,7 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
     description.set_incarnation(incarnation);
     // All later events are in the journal that a server begins here, from file 1 on.
     CheckpointAbout about = {.identity = IdentityOf(description), .incarnation = incarnation, .journal_file = 1};
+    if (shard == 0 && reshaped.dealer) about.extra[kLeadStateKey] = lead;
     if (reshaped.dealer) {
       about.step = reshaped.completed_tickets;
       about.epoch = static_cast<uint32_t>(about.step / to.batches_per_epoch);

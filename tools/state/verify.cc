@@ -76,6 +76,7 @@ absl::Status CheckStates(const StoredRun& run, const StateDirectory& shard, cons
                          ShardMachines* machines, WorkWatch* watch) {
   const auto checkpoint = Checkpoint::Open(*shard.storage, name, shard.identity);
   if (!checkpoint.ok()) return checkpoint.status();
+  machines->Begin((*checkpoint)->manifest());
   for (const uint32_t machine : machines->machines()) {
     if (!watch->Proceed(absl::StrCat(shard.folder, ": loading states of ", name, ", segment"), machine)) {
       return WorkWatch::Cancelled();

@@ -84,6 +84,12 @@ TEST_F(Reshard, WholeStatesGoOverWhereSegmentsAreTheSame) {
     }
   }
   EXPECT_EQ(found[0]->dealer()->Save(), shards_[0]->machines().dealer()->Save());
+  // Without it nobody would deal again what those workers have in hand.
+  EXPECT_EQ(found[0]->lead().dealing(0), 11u);
+  EXPECT_EQ(found[0]->lead().dealing(1), 12u);
+  EXPECT_EQ(found[0]->lead().known(1), 12u);
+  EXPECT_EQ(found[0]->lead().examples(0), 40u);
+  EXPECT_EQ(found[0]->lead().examples(1), 30u);
 }
 
 TEST_F(Reshard, RoundsBeginAnewWhereTheirStateCannotGoOver) {

@@ -75,7 +75,9 @@ class StoredShard {
     }
     if (machines_->dealer() != nullptr) {
       for (uint32_t worker = 0; worker < 2; ++worker) {
-        Perform(ToEvent({.kind = DealerEvent::Kind::kJoin, .worker = worker}));
+        Event join = ToEvent({.kind = DealerEvent::Kind::kJoin, .worker = worker});
+        join.incarnation = 11 + worker;
+        Perform(join);
       }
     }
   }
