@@ -19,7 +19,6 @@ namespace foreshard {
 namespace {
 
 constexpr char kLeadFile[] = "lead.textproto";
-constexpr char kLeadKey[] = "lead";
 // How often the thread looks whether a checkpoint is due.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 constexpr absl::Duration kTellReplay = absl::Seconds(5);
@@ -51,18 +50,12 @@ class Durability::Target final : public RecoveryTarget {
     return ids;
   }
 
-  void Begin(const CheckpointManifest& checkpoint) override {
-    const auto lead = checkpoint.about.extra.find(kLeadKey);
-    lead_state_ = lead == checkpoint.about.extra.end() ? "" : lead->second;
-  }
+  void Begin(const CheckpointManifest& checkpoint) override { lead_state_ = LeadStateOf(checkpoint); }
 
   absl::Status Load(uint32_t machine, const std::string& saved) override {
     if (machine == kDealerSegment) {
-      v1::LeadState state;
-      if (absl::Status parsed = ParseText(lead_state_, &state); !parsed.ok()) {
-        return absl::DataLossError(absl::StrCat("what the manifest has of the lead: ", parsed.message()));
-      }
-      return owner_.lead_->Load(saved, state);
+      if (!lead_state_.ok()) return lead_state_.status();
+      return owner_.lead_->Load(saved, *lead_state_);
     }
     const absl::StatusOr<Shard::Cell*> cell = owner_.context_->shard.FindCell(machine);
     if (!cell.ok()) return cell.status();
@@ -84,7 +77,7 @@ class Durability::Target final : public RecoveryTarget {
 
  private:
   Durability& owner_;
-  std::string lead_state_;
+  absl::StatusOr<v1::LeadState> lead_state_{v1::LeadState()};
 };
 
 Durability::Durability(const DurabilityOptions& options, const v1::JobSpec& job,
@@ -257,10 +250,10 @@ absl::Status Durability::Restore() {
 // incarnations stay fenced.
 void Durability::RestoreMembers() {
   const int64_t now = MonotonicNanoseconds();
-  const std::vector<Lead::Known> known = lead_ == nullptr ? std::vector<Lead::Known>() : lead_->known();
+  const LeadSlots known = lead_ == nullptr ? LeadSlots(0) : lead_->slots();
   for (uint32_t worker = 0; worker < context_->members.slots(); ++worker) {
-    uint64_t incarnation = worker < known.size() ? known[worker].incarnation : 0;
-    bool training = worker < known.size() && known[worker].dealing;
+    uint64_t incarnation = worker < known.size() ? known.known(worker) : 0;
+    bool training = worker < known.size() && known.dealing(worker) != 0;
     for (const auto& cell : context_->shard.agreement()->cells) {
       absl::MutexLock lock(&cell->mutex);
       const uint64_t there = cell->segment->incarnation(worker);
@@ -404,7 +397,7 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
   about.epoch = written->epoch;
   std::optional<Lead::Saved> lead;
   if (lead_ != nullptr) lead = lead_->Save();
-  if (lead.has_value()) about.extra[kLeadKey] = PrintLeadState(lead->state);
+  if (lead.has_value()) about.extra[kLeadStateKey] = PrintLeadState(lead->state);
   const bool journaled = about.journal_file != 0;
   auto writer = CheckpointWriter::Begin(storage_.get(), std::move(about), agreed.schema, agreed.plan);
   if (!writer.ok()) return writer.status();
