@@ -277,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"cifar_deviations", {"data.format=cifar10", "data.channel_deviations=1,0,1"}, "data.channel_deviations: 0: pixels are divided by it"},
         BadCase{"cifar_examples", {"data.format=cifar10", "data.examples=5"}, "data.examples: set: the number of examples comes from the CIFAR files"},
         BadCase{"idx_cifar_files", {"data.train_files=a"}, "data.train_files: set: only the formats cifar10 and cifar100 have it"},
-        BadCase{"idx_channels", {"data.channel_means=0.5"}, "data.channel_means: set: only the formats cifar10 and cifar100"},
+        BadCase{"idx_channels", {"data.channel_means=0.5"}, "data.channel_means: set: only the formats cifar10, cifar100 and packed"},
         BadCase{"crop", {"data.crop_padding=65"}, "data.crop_padding: 65: give a whole number from 0 to 64"},
         BadCase{"no_classes", {"data.classes="}, "data.classes: 0"},
         BadCase{"deviation", {"data.deviation=0"}, "data.deviation: 0"},
