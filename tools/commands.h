@@ -12,6 +12,8 @@ void AddStatusCommand(CLI::App& program, int* exit_code);
 void AddStopCommand(CLI::App& program, int* exit_code);
 void AddBenchCommand(CLI::App& program, int* exit_code);
 void AddSimulateCommand(CLI::App& program, int* exit_code);
+void AddPackImagesCommand(CLI::App& program, int* exit_code);
+void AddWeightsCommand(CLI::App& program, int* exit_code);
 
 // For CLI::Option::check: 1 to the largest uint32_t.
 CLI::Validator WholeNumberFromOne();

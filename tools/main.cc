@@ -21,6 +21,8 @@ int main(int argc, char** argv) {
   foreshard::AddStopCommand(app, &exit_code);
   foreshard::AddBenchCommand(app, &exit_code);
   foreshard::AddSimulateCommand(app, &exit_code);
+  foreshard::AddPackImagesCommand(app, &exit_code);
+  foreshard::AddWeightsCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
