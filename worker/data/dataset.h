@@ -1,8 +1,8 @@
-// Labelled examples in memory, and the mapping from tickets to batches.
+// Labelled examples, in memory or on disk, and the mapping from tickets to batches.
 //
 //   auto train = LoadIdx("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", options);
 //   Batch batch;
-//   train.value()->Gather(indices, &batch);
+//   RETURN_IF_ERROR(train.value()->Gather(indices, key, &batch));
 #pragma once
 
 #include <cstdint>

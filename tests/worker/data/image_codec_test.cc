@@ -77,8 +77,8 @@ TEST(ImageCodec, InksBecomeLight) {
 }
 
 TEST(ImageCodec, TransparencyIsOnBlack) {
-  std::vector<uint8_t> pixels;
-  for (int i = 0; i < 4; ++i) pixels.insert(pixels.end(), {255, 255, 255, static_cast<uint8_t>(i == 0 ? 0 : 255)});
+  std::vector<uint8_t> pixels(2 * 2 * 4, 255);
+  pixels[3] = 0;
   const std::string file = MakePng(pixels, 2, 2, PNG_FORMAT_RGBA);
   const Image image = Decoded(file);
   EXPECT_EQ(image.pixels[0], 0);

@@ -139,7 +139,8 @@ TEST(RandomPart, HasTheAreasAndRatiosThatItShould) {
     area += box.width * box.height / (400 * 300) / 2000;
     mirrored += box.x > (400 - box.width) / 2;
   }
-  EXPECT_NEAR(area, 0.5, 0.06);
+  // 0.54 of what is drawn; large parts fit less often, and of those that fit it is 0.433.
+  EXPECT_NEAR(area, 0.433, 0.02);
   EXPECT_NEAR(mirrored, 1000, 120);
   // Where nothing fits: the middle, with the nearest ratio.
   const ImageBox strip = RandomPart(11, 0, 10000, 10, 0.9f);
