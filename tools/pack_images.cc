@@ -218,7 +218,7 @@ class Packer {
       std::vector<Ready> ready(count);
       std::atomic<size_t> next = 0;
       std::vector<std::thread> threads;
-      for (uint32_t t = 0; t < threads_; ++t) {
+      for (size_t t = 0; t < std::min<size_t>(threads_, count); ++t) {
         threads.emplace_back([&] {
           for (size_t k; (k = next.fetch_add(1)) < count;) {
             ready[k] = MakeReady(sources_.files[begin + k].path, options_.size);

@@ -39,6 +39,8 @@ absl::Status Convert(const WeightsFlags& flags) {
   absl::Status loaded = flags.first ? WriteFirstValues(*job, **model, vector.data())
                         : from ? LoadPytorchWeights(**model, flags.from_pytorch, vector.data())
                                : LoadWeights(**model, flags.to_pytorch, WeightLayout::kPlain, vector.data());
+  // A file that is cut is the user's to replace: exit status 2.
+  if (absl::IsDataLoss(loaded)) return absl::InvalidArgumentError(loaded.message());
   if (!loaded.ok()) return loaded;
   return SaveWeights(**model, vector, flags.output, from ? WeightLayout::kPlain : WeightLayout::kPytorch);
 }
