@@ -17,6 +17,8 @@ void AddVerifyCommand(CLI::App& program, int* exit_code);
 void AddExportCommand(CLI::App& program, int* exit_code);
 void AddImportCommand(CLI::App& program, int* exit_code);
 void AddReplayCommand(CLI::App& program, int* exit_code);
+void AddPackImagesCommand(CLI::App& program, int* exit_code);
+void AddWeightsCommand(CLI::App& program, int* exit_code);
 
 // For CLI::Option::check: 1 to the largest uint32_t.
 CLI::Validator WholeNumberFromOne();

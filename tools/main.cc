@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
   foreshard::AddExportCommand(app, &exit_code);
   foreshard::AddImportCommand(app, &exit_code);
   foreshard::AddReplayCommand(app, &exit_code);
+  foreshard::AddPackImagesCommand(app, &exit_code);
+  foreshard::AddWeightsCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -95,7 +95,9 @@ absl::Status Evaluator::Recalibrate(float* parameters) {
   std::vector<double> sum(schema.statistic_elements());
   double weight = 0;  // a short batch counts for less
   for (uint64_t ticket = 0; ticket < batches; ++ticket) {
-    train_->Gather(order_.Indices(ticket), 0, &batch_);
+    if (const absl::Status status = train_->Gather(order_.Indices(ticket), 0, &batch_); !status.ok()) {
+      return status;
+    }
     if (const absl::Status status = model_->BatchStatistics(batch_, parameters, one.data());
         !status.ok()) {
       return status;
@@ -118,7 +120,7 @@ absl::StatusOr<v1::Evaluation> Evaluator::Evaluate(float* parameters, uint64_t e
   for (uint64_t begin = 0; begin < wanted; begin += options_.batch_size) {
     indices.resize(std::min<uint64_t>(options_.batch_size, wanted - begin));
     std::iota(indices.begin(), indices.end(), static_cast<uint32_t>(begin));
-    test_->Gather(indices, 0, &batch_);
+    if (const absl::Status status = test_->Gather(indices, 0, &batch_); !status.ok()) return status;
     const auto result = model_->Evaluate(batch_, parameters);
     if (!result.ok()) return result.status();
     sum.loss_sum += result->loss_sum;

@@ -22,22 +22,45 @@ GradientComputer::GradientComputer(const GradientOptions& options, Model* model,
       model_(model),
       data_(data),
       order_(options.seed, data->examples(), options.batch_size),
+      expected_order_(options.seed, data->examples(), options.batch_size),
       gradient_(model->schema().trainable_elements()),
       statistics_(model->schema().statistic_elements()) {}
+
+uint64_t GradientComputer::Parts(absl::Span<const uint32_t> indices) const {
+  return std::clamp<uint64_t>(options_.micro_batches, 1, indices.size());
+}
+
+absl::Span<const uint32_t> GradientComputer::PartOf(absl::Span<const uint32_t> indices,
+                                                    uint64_t part, uint64_t parts) {
+  const uint64_t begin = indices.size() * part / parts;
+  return indices.subspan(begin, indices.size() * (part + 1) / parts - begin);
+}
+
+uint64_t GradientComputer::AugmentKey(uint64_t ticket, uint64_t part) const {
+  const uint64_t draw = RandomBits(options_.seed, kAugmentStream + part, ticket);
+  return draw == 0 ? 1 : draw;
+}
+
+void GradientComputer::Expect(uint64_t ticket) {
+  const absl::Span<const uint32_t> indices = expected_order_.Indices(ticket);
+  const uint64_t parts = Parts(indices);
+  for (uint64_t part = 0; part < parts; ++part) {
+    data_->Expect(PartOf(indices, part, parts), AugmentKey(ticket, part));
+  }
+}
 
 absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const float* parameters,
                                                        ParameterGate& gate) {
   const absl::Span<const uint32_t> indices = order_.Indices(ticket);
-  const uint64_t parts = std::clamp<uint64_t>(options_.micro_batches, 1, indices.size());
+  const uint64_t parts = Parts(indices);
   GradientStep step;
   step.examples = indices.size();
   double loss_sum = 0;
   for (uint64_t part = 0; part < parts; ++part) {
-    const uint64_t begin = indices.size() * part / parts;
-    const uint64_t end = indices.size() * (part + 1) / parts;
-    const uint64_t draw = RandomBits(options_.seed, kAugmentStream + part, ticket);
-    data_->Gather(indices.subspan(begin, end - begin), draw == 0 ? 1 : draw, &batch_);
-    const float weight = static_cast<float>(end - begin) / static_cast<float>(indices.size());
+    const absl::Span<const uint32_t> these = PartOf(indices, part, parts);
+    const absl::Status gathered = data_->Gather(these, AugmentKey(ticket, part), &batch_);
+    if (!gathered.ok()) return gathered;
+    const float weight = static_cast<float>(these.size()) / static_cast<float>(indices.size());
     const auto result = model_->ForwardBackward(batch_, parameters, gate, weight, part > 0,
                                                 gradient_.data(), statistics_.data());
     if (!result.ok()) return result.status();

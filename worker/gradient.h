@@ -40,18 +40,27 @@ class GradientComputer {
 
   // Batch of the ticket at `parameters` (the whole vector). Where training.flip is
   // on, each micro-batch of each ticket has its own draw. Errors: the gate's, the
-  // model's.
+  // model's, the data's.
   absl::StatusOr<GradientStep> Compute(uint64_t ticket, const float* parameters,
                                        ParameterGate& gate);
+
+  // Lets the data read this ticket's batch ahead, while another is computed.
+  void Expect(uint64_t ticket);
 
   float* gradient() { return gradient_.data(); }              // [trainable_elements]
   const float* statistics() const { return statistics_.data(); }  // [statistic_elements]
 
  private:
+  uint64_t Parts(absl::Span<const uint32_t> indices) const;
+  static absl::Span<const uint32_t> PartOf(absl::Span<const uint32_t> indices, uint64_t part,
+                                           uint64_t parts);
+  uint64_t AugmentKey(uint64_t ticket, uint64_t part) const;
+
   const GradientOptions options_;
   Model* const model_;
   const Dataset* const data_;
   BatchOrder order_;
+  BatchOrder expected_order_;  // its own epoch, so that neither is made twice
   Batch batch_;
   std::vector<float> gradient_;
   std::vector<float> statistics_;

@@ -8,6 +8,7 @@
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
+#include "worker/models/pytorch_weights.h"
 
 namespace foreshard {
 namespace {
@@ -34,6 +35,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadFiles(const v1::DataSpec& data, boo
   ImageOptions options{.flip = flip, .crop_padding = crop_padding};
   options.means.assign(data.channel_means().begin(), data.channel_means().end());
   options.deviations.assign(data.channel_deviations().begin(), data.channel_deviations().end());
+  if (data.format() == "packed") {
+    return LoadPacked(Resolve(data, training ? data.train_packed() : data.test_packed()),
+                      {.images = options,
+                       .classes = data.classes(),
+                       .side = data.image_side(),
+                       .least_area = training ? data.least_area() : 1,
+                       .decode_threads = data.decode_threads()});
+  }
   std::vector<std::string> paths;
   for (const std::string& file : training ? data.train_files() : data.test_files()) {
     paths.push_back(Resolve(data, file));
@@ -85,6 +94,31 @@ absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, cons
   options.elements = job.model().elements();
   options.batch_size = job.training().batch_size();
   return MakeModel(options, device);
+}
+
+absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector) {
+  const std::string& path = job.model().initial_weights();
+  if (path.empty()) {
+    model.InitialValues(job.seed(), vector);
+    return absl::OkStatus();
+  }
+  const auto in_words = [](const absl::Status& status) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.initial_weights: ", std::string(status.message())));
+  };
+  const auto checksum = FileChecksum(path);
+  if (!checksum.ok()) return in_words(checksum.status());
+  if (*checksum != job.model().initial_weights_checksum()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model.initial_weights: ", path, " has the checksum ", *checksum,
+        ", but model.initial_weights_checksum is ", job.model().initial_weights_checksum(),
+        "; every worker must start from the same file: fetch the right one, or say this checksum "
+        "everywhere"));
+  }
+  if (absl::Status status = LoadPytorchWeights(model, path, vector); !status.ok()) {
+    return in_words(status);
+  }
+  return absl::OkStatus();
 }
 
 GradientOptions MakeGradientOptions(const v1::JobSpec& job) {

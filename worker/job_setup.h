@@ -24,7 +24,7 @@
 
 namespace foreshard {
 
-// Errors as LoadIdx and LoadCifar; INVALID_ARGUMENT where the files do not fit each other, or
+// Errors as LoadIdx, LoadCifar and LoadPacked; INVALID_ARGUMENT where the files do not fit each other, or
 // the training data are less than a batch.
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job);
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
@@ -32,6 +32,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
 // Takes batches of up to training.batch_size. Errors as MakeModel.
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device);
+
+// The first values of the whole vector: of model.initial_weights where the job has it, else the
+// model's own. INVALID_ARGUMENT naming the field, the file and what is wrong with it.
+absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector);
 
 GradientOptions MakeGradientOptions(const v1::JobSpec& job);
 

@@ -119,6 +119,12 @@ absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
   return ticket;
 }
 
+std::optional<uint64_t> LeadClient::PeekTicket() const {
+  absl::MutexLock lock(&mutex_);
+  if (hand_.empty()) return std::nullopt;
+  return hand_.front().ticket;
+}
+
 uint64_t LeadClient::repair_ticket() const {
   absl::MutexLock lock(&mutex_);
   return repair_ticket_;

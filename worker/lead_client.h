@@ -78,6 +78,9 @@ class LeadClient {
   bool AwaitTicket();
   // The next dealt batch; nullopt when the job is over.
   absl::StatusOr<std::optional<Ticket>> NextTicket();
+  // The ticket that NextTicket would give now without waiting, which may be given back before it
+  // comes to that; nullopt: none is in hand.
+  std::optional<uint64_t> PeekTicket() const;
   // The newest step of the learning rate for which the fleet gathers, or has gathered,
   // the momentum of rules that keep it at workers; 0: none (ParameterClient::Repair).
   uint64_t repair_ticket() const;

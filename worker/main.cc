@@ -254,8 +254,9 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     // The vector itself takes the first values, so that they need no memory of
     // their own; what the servers hold comes over them.
     float* parameters = (*client)->parameters();
-    setup.model->InitialValues(setup.job.seed(), parameters);
-    absl::Status status = (*client)->Initialise({parameters, setup.model->schema().elements()});
+    absl::Status status = WriteFirstValues(setup.job, *setup.model, parameters);
+    if (!status.ok()) return status;
+    status = (*client)->Initialise({parameters, setup.model->schema().elements()});
     if (!status.ok()) return status;
     if (status = WriteReadyFile(flags.ready_file, setup.metrics_address); !status.ok()) return status;
     LOG(INFO) << "training as worker " << (*lead)->worker() << " (" << flags.name << ")";

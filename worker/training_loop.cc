@@ -93,6 +93,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const absl::StatusOr<bool> entered = EnterRound(dealt);
   if (!entered.ok()) return entered.status();
   if (!*entered) return absl::OkStatus();
+  if (const auto next = lead_->PeekTicket(); next.has_value()) computer_->Expect(*next);
   const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
   if (!step.ok()) return step.status();
   if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;

@@ -39,12 +39,17 @@ absl::string_view ToString(SafetensorsType type) {
       return "F32";
     case SafetensorsType::kF16:
       return "F16";
-    default:
+    case SafetensorsType::kBF16:
       return "BF16";
+    default:
+      return "I64";
   }
 }
 
-uint64_t BytesOf(SafetensorsType type) { return type == SafetensorsType::kF32 ? 4 : 2; }
+uint64_t BytesOf(SafetensorsType type) {
+  if (type == SafetensorsType::kI64) return 8;
+  return type == SafetensorsType::kF32 ? 4 : 2;
+}
 
 absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     std::vector<SafetensorsTensor> tensors, const std::map<std::string, std::string>& metadata,
@@ -183,6 +188,10 @@ absl::Status SafetensorsReader::ReadFloats(const SafetensorsTensor& tensor, uint
   if (first > tensor.elements || out.size() > tensor.elements - first) {
     return absl::InvalidArgumentError(absl::StrCat(name_, ": elements ", first, " to ", first + out.size(),
                                                    " of '", tensor.name, "', which has ", tensor.elements));
+  }
+  if (tensor.type == SafetensorsType::kI64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": '", tensor.name, "' has the type I64; F32, F16 and BF16 hold parameters"));
   }
   const uint64_t width = BytesOf(tensor.type);
   for (uint64_t done = 0; done < out.size();) {

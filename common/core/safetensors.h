@@ -32,9 +32,10 @@
 
 namespace foreshard {
 
-enum class SafetensorsType : uint8_t { kF32, kF16, kBF16 };
+// I64 is what PyTorch counts in (num_batches_tracked); ReadFloats does not read it.
+enum class SafetensorsType : uint8_t { kF32, kF16, kBF16, kI64 };
 
-// "F32", "F16", "BF16".
+// "F32", "F16", "BF16", "I64".
 absl::string_view ToString(SafetensorsType type);
 // Of one element.
 uint64_t BytesOf(SafetensorsType type);
@@ -89,7 +90,8 @@ class SafetensorsReader {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // Null where there is none.
   const SafetensorsTensor* Find(absl::string_view name) const;
-  // Its elements from `first` on, as fp32, exactly: each value of the other types is one.
+  // Its elements from `first` on, as fp32, exactly: each value of F16 and BF16 is one.
+  // INVALID_ARGUMENT: elements that it has not, or I64.
   absl::Status ReadFloats(const SafetensorsTensor& tensor, uint64_t first, absl::Span<float> out) const;
 
  private:

@@ -98,13 +98,13 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
     }
     if (place_ != Place::kTensor || key_ != "dtype") return Unexpected("a text");
     for (const SafetensorsType type :
-         {SafetensorsType::kF32, SafetensorsType::kF16, SafetensorsType::kBF16}) {
+         {SafetensorsType::kF32, SafetensorsType::kF16, SafetensorsType::kBF16, SafetensorsType::kI64}) {
       if (text != ToString(type)) continue;
       tensors_.back().tensor.type = type;
       return true;
     }
     return Fail(
-        absl::StrCat("tensor '", name(), "' has the type '", text, "'; F32, F16 and BF16 can be read"));
+        absl::StrCat("tensor '", name(), "' has the type '", text, "'; F32, F16, BF16 and I64 can be read"));
   }
   bool null() override { return Unexpected("null"); }
   bool boolean(bool) override { return Unexpected("true or false"); }

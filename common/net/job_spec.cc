@@ -182,6 +182,10 @@ void FillDefaults(v1::JobSpec* job) {
   if (const uint32_t classes = CifarClasses(data.format()); classes != 0 && data.classes() == 0) {
     data.set_classes(classes);
   }
+  if (data.format() == "packed") {
+    if (data.image_side() == 0) data.set_image_side(224);
+    if (data.least_area() == 0) data.set_least_area(0.08f);
+  }
   if (job->schedule().decay().empty()) job->mutable_schedule()->set_decay("constant");
 
   v1::CompressionSpec& compression = *job->mutable_compression();
@@ -268,6 +272,9 @@ uint64_t JobFingerprint(const v1::JobSpec& job) {
   canonical.clear_evaluation();
   canonical.clear_durability();
   canonical.mutable_data()->clear_directory();
+  canonical.mutable_data()->clear_decode_threads();
+  // Its checksum is what counts.
+  canonical.mutable_model()->clear_initial_weights();
   const std::string bytes = SerializeDeterministic(canonical);
   return Checksum(AsBytes(bytes));
 }

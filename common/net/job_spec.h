@@ -30,7 +30,8 @@ absl::StatusOr<v1::JobSpec> ParseJobSpec(const std::string& text, const std::str
 absl::Status ValidateJobSpec(const v1::JobSpec& job);
 
 // XXH3-64 of the fields that must agree between programs (all but timeouts, durability,
-// evaluation and data.directory), independent of how the file was written.
+// evaluation, data.directory, data.decode_threads and model.initial_weights), independent
+// of how the file was written.
 uint64_t JobFingerprint(const v1::JobSpec& job);
 
 // The job as a text file that reads back as it was.

@@ -33,6 +33,9 @@ constexpr uint32_t kMaxWidth = 1 << 16;
 constexpr uint32_t kMaxLocalSteps = 1000;
 constexpr uint32_t kMaxCheckpoints = 1000;
 constexpr uint32_t kMaxCropPadding = 64;  // pixels
+constexpr uint32_t kMaxImageSide = 4096;  // pixels
+constexpr uint32_t kMaxDecodeThreads = 256;
+constexpr size_t kChecksumDigits = 16;
 // What rounding may add to workers times update.elasticity.
 constexpr double kElasticityRounding = 1e-5;
 constexpr uint64_t kMaxElements = 1ull << 40;
@@ -93,6 +96,27 @@ std::string ModelNames() {
   return absl::StrJoin(names, ", ");
 }
 
+void CheckInitialWeights(const v1::ModelSpec& model, Problems* problems) {
+  const std::string& checksum = model.initial_weights_checksum();
+  if (model.initial_weights().empty()) {
+    if (!checksum.empty()) {
+      problems->Add("model.initial_weights", "''",
+                    "name the safetensors file of model.initial_weights_checksum, or take both out");
+    }
+    return;
+  }
+  problems->CheckUnused(IsAnalytic(model.name()), "model.initial_weights",
+                        absl::StrCat("the model ", model.name(), " has no layers"));
+  bool good = checksum.size() == kChecksumDigits;
+  for (char c : checksum) good = good && ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'));
+  if (!good) {
+    problems->Add("model.initial_weights_checksum", absl::StrCat("'", checksum, "'"),
+                  absl::StrCat("give the ", kChecksumDigits,
+                               " digits that 'foreshard weights --checksum ",
+                               model.initial_weights(), "' prints"));
+  }
+}
+
 void CheckModel(const v1::ModelSpec& model, Problems* problems) {
   bool known = false;
   for (std::string_view name : Models()) known = known || name == model.name();
@@ -119,6 +143,42 @@ void CheckModel(const v1::ModelSpec& model, Problems* problems) {
   }
   problems->CheckUnused(model.name() != "cnn" && model.dense_units() != 0, "model.dense_units",
                         "only the model cnn has it");
+  CheckInitialWeights(model, problems);
+}
+
+// Of images in color.
+void CheckChannels(const v1::DataSpec& data, Problems* problems) {
+  const auto need_three = [&](absl::string_view field, int count) {
+    if (count != 0 && count != 3) {
+      problems->Add(field, absl::StrCat(count, " numbers"),
+                    "give one each for red, green and blue");
+    }
+  };
+  need_three("data.channel_means", data.channel_means_size());
+  need_three("data.channel_deviations", data.channel_deviations_size());
+  for (float deviation : data.channel_deviations()) {
+    if (!(deviation > 0)) {
+      problems->Add("data.channel_deviations", deviation, "pixels are divided by it; make it above 0");
+    }
+  }
+}
+
+// What only packed images have.
+void CheckPacked(const v1::DataSpec& data, Problems* problems) {
+  const auto need_folder = [&](absl::string_view field, const std::string& value) {
+    if (value.empty()) {
+      problems->Add(field, "''",
+                    "name the folder that foreshard pack-images made, relative to data.directory");
+    }
+  };
+  need_folder("data.train_packed", data.train_packed());
+  need_folder("data.test_packed", data.test_packed());
+  problems->CheckCount("data.image_side", data.image_side(), 1, kMaxImageSide);
+  problems->CheckCount("data.decode_threads", data.decode_threads(), 0, kMaxDecodeThreads);
+  if (!(data.least_area() > 0 && data.least_area() <= 1)) {
+    problems->Add("data.least_area", data.least_area(), "make it above 0 and at most 1");
+  }
+  CheckChannels(data, problems);
 }
 
 // What only CIFAR has.
@@ -138,51 +198,52 @@ void CheckCifar(const v1::DataSpec& data, Problems* problems) {
     problems->Add("data.classes", data.classes(),
                   absl::StrCat(data.format(), " has ", classes, "; leave it out"));
   }
-  const auto need_three = [&](absl::string_view field, int count) {
-    if (count != 0 && count != 3) {
-      problems->Add(field, absl::StrCat(count, " numbers"),
-                    "give one each for red, green and blue");
-    }
-  };
-  need_three("data.channel_means", data.channel_means_size());
-  need_three("data.channel_deviations", data.channel_deviations_size());
-  for (float deviation : data.channel_deviations()) {
-    if (!(deviation > 0)) {
-      problems->Add("data.channel_deviations", deviation, "pixels are divided by it; make it above 0");
-    }
-  }
+  CheckChannels(data, problems);
 }
 
 // Settings of one format that another has no use for.
 void CheckUnusedData(const v1::DataSpec& data, Problems* problems) {
   const bool idx = data.format() == "idx", synthetic = data.format() == "synthetic";
-  const bool cifar = CifarClasses(data.format()) != 0;
+  const bool cifar = CifarClasses(data.format()) != 0, packed = data.format() == "packed";
   problems->CheckUnused(!idx && (!data.train_images().empty() || !data.train_labels().empty() ||
                                  !data.test_images().empty() || !data.test_labels().empty()),
                         "data.train_images",
                         synthetic ? "synthetic data has no files"
+                        : packed  ? "packed images are data.train_packed and data.test_packed"
                                   : "files of CIFAR are data.train_files and data.test_files");
   problems->CheckUnused(!idx && (data.has_mean() || data.has_deviation()), "data.mean",
                         synthetic ? "synthetic data is not normalised"
+                        : packed  ? "packed images have data.channel_means and data.channel_deviations"
                                   : "CIFAR has data.channel_means and data.channel_deviations");
   problems->CheckUnused(!cifar && (data.train_files_size() > 0 || data.test_files_size() > 0),
                         "data.train_files", "only the formats cifar10 and cifar100 have it");
   problems->CheckUnused(
-      !cifar && (data.channel_means_size() > 0 || data.channel_deviations_size() > 0),
-      "data.channel_means", "only the formats cifar10 and cifar100 have it");
+      !cifar && !packed && (data.channel_means_size() > 0 || data.channel_deviations_size() > 0),
+      "data.channel_means", "only the formats cifar10, cifar100 and packed have it");
+  problems->CheckUnused(!packed && (!data.train_packed().empty() || !data.test_packed().empty()),
+                        "data.train_packed", "only the format packed has it");
+  problems->CheckUnused(!packed && data.image_side() != 0, "data.image_side",
+                        "only the format packed has it");
+  problems->CheckUnused(!packed && data.least_area() != 0, "data.least_area",
+                        "only the format packed has it");
+  problems->CheckUnused(!packed && data.decode_threads() != 0, "data.decode_threads",
+                        "only the format packed has it");
+  problems->CheckUnused(packed && data.crop_padding() > 0, "data.crop_padding",
+                        "packed images are cut as data.least_area says");
   problems->CheckUnused(synthetic && data.crop_padding() > 0, "data.crop_padding",
                         "synthetic data has no images");
   problems->CheckUnused(!synthetic && data.examples() != 0, "data.examples",
                         absl::StrCat("the number of examples comes from the ",
-                                     idx ? "IDX" : "CIFAR", " files"));
+                                     idx ? "IDX" : packed ? "packed" : "CIFAR", " files"));
 }
 
 void CheckData(const v1::JobSpec& job, Problems* problems) {
   const v1::DataSpec& data = job.data();
   const bool analytic = IsAnalytic(job.model().name());
-  if (data.format() != "idx" && data.format() != "synthetic" && CifarClasses(data.format()) == 0) {
+  if (data.format() != "idx" && data.format() != "synthetic" && data.format() != "packed" &&
+      CifarClasses(data.format()) == 0) {
     problems->Add("data.format", absl::StrCat("'", data.format(), "'"),
-                  "choose one of: idx, synthetic, cifar10, cifar100");
+                  "choose one of: idx, synthetic, cifar10, cifar100, packed");
     return;
   }
   if (analytic && data.format() != "synthetic") {
@@ -197,6 +258,10 @@ void CheckData(const v1::JobSpec& job, Problems* problems) {
     return;
   }
   if (!analytic) problems->CheckCount("data.classes", data.classes(), 2, 65536);
+  if (data.format() == "packed") {
+    CheckPacked(data, problems);
+    return;
+  }
   if (data.format() == "synthetic") {
     problems->CheckCount("data.examples", data.examples(), 1, UINT32_MAX);
     if (data.examples() > 0 && job.training().batch_size() > data.examples()) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "common/core/random.h"
 #include "kernels/device.h"
 #include "nlohmann/json.hpp"
@@ -22,11 +23,15 @@
 namespace foreshard {
 namespace {
 
+// What scales a bottleneck's branch before it is added to the shortcut.
+constexpr char kLastOfBranch[] = ".bn3.weight";
+
 struct Flags {
   ModelOptions model;
   std::vector<uint32_t> shape = {32, 32, 3};
   std::string device = "cpu", out;
   uint64_t seed = 1;
+  float branches = 1;
 };
 
 template <typename Value>
@@ -69,6 +74,7 @@ int Dump(const Flags& flags) {
     for (uint64_t i = 0; i < schema.tensors()[t].elements(); ++i) {
       float& value = vector[schema.offset(t) + i];
       value += 0.2f * static_cast<float>(RandomUniform(flags.seed, 3 + t, i) - 0.5);
+      if (absl::EndsWith(schema.tensors()[t].name, kLastOfBranch)) value *= flags.branches;
     }
   }
   const Batch batch = MakeBatch(flags);
@@ -125,6 +131,7 @@ int main(int argc, char** argv) {
   app.add_option("--classes", flags.model.classes);
   app.add_option("--batch", flags.model.batch_size);
   app.add_option("--seed", flags.seed);
+  app.add_option("--branches", flags.branches, "Factor of the branches of resnet50's blocks");
   app.add_option("--device", flags.device, "auto, cpu or cuda[:n]");
   app.add_option("--out", flags.out, "an existing folder")->required();
   CLI11_PARSE(app, argc, argv);

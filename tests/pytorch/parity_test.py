@@ -33,6 +33,9 @@ def parse_arguments():
     parser.add_argument("--model", required=True)
     parser.add_argument("--shape", default="32,32,3", help="height,width,channels")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1, help="the first that is tried")
+    parser.add_argument("--branches", type=float, default=1.0,
+                        help="factor of the branches of resnet50's blocks")
     parser.add_argument("--device", default="cpu", help="of our step")
     return parser.parse_args()
 
@@ -161,10 +164,11 @@ def main():
         print(f"skipped: no PyTorch to compare with ({error}); Debian has it as python3-torch")
         return SKIPPED
     torch.manual_seed(1)
-    for seed in range(1, MOST_SEEDS + 1):
+    for seed in range(arguments.seed, arguments.seed + MOST_SEEDS):
         with tempfile.TemporaryDirectory(prefix="foreshard-parity-") as folder:
             subprocess.run([arguments.dump_step, "--model", arguments.model, "--shape",
                             arguments.shape, "--batch", str(arguments.batch), "--seed", str(seed),
+                            "--branches", str(arguments.branches),
                             "--device", arguments.device, "--out", folder], check=True)
             step = Step(folder)
         comparison = compare(step)

@@ -36,7 +36,7 @@ TEST_F(EvaluatorTest, AveragesStatisticsOverTrainingBatches) {
   Batch all;
   std::vector<uint32_t> indices(95);
   for (uint32_t k = 0; k < 95; ++k) indices[k] = k;
-  train_.Gather(indices, 0, &all);
+  EXPECT_TRUE(train_.Gather(indices, 0, &all).ok());
   for (uint32_t k = 0; k < kInputs; ++k) {
     double mean = 0;
     for (uint32_t e = 0; e < 95; ++e) mean += all.inputs[e * kInputs + k] / 95;
@@ -59,7 +59,7 @@ TEST_F(EvaluatorTest, CountsLossAndHits) {
   int hits = 0;
   for (uint32_t e = 0; e < 33; ++e) {
     Batch one;
-    test_.Gather({e}, 0, &one);
+    EXPECT_TRUE(test_.Gather({e}, 0, &one).ok());
     float sum = 0;
     for (const float x : one.inputs) sum += x;
     const float difference = sum - std::floor(sum);

@@ -68,8 +68,8 @@ TEST(JobSetup, CifarAugmentsTrainingOnly) {
   EXPECT_EQ((*test)->examples(), 1u);
   Batch moved, still;
   const std::vector<uint32_t> second(50, 1), first(50, 0);
-  (*train)->Gather(second, 5, &moved);
-  (*test)->Gather(first, 5, &still);
+  EXPECT_TRUE((*train)->Gather(second, 5, &moved).ok());
+  EXPECT_TRUE((*test)->Gather(first, 5, &still).ok());
   EXPECT_EQ(moved.labels, still.labels);
   EXPECT_NE(moved.inputs, still.inputs);  // black comes in at the edges
   for (size_t i = 0; i < still.inputs.size(); ++i) {

@@ -88,7 +88,7 @@ class RampDataset : public Dataset {
   uint64_t examples() const override { return examples_; }
   InputShape shape() const override { return {1, 1, inputs_}; }
   uint32_t classes() const override { return 8; }
-  void Gather(absl::Span<const uint32_t> indices, uint64_t, Batch* batch) const override {
+  absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t, Batch* batch) const override {
     batch->examples = indices.size();
     batch->inputs.clear();
     batch->labels.clear();
@@ -101,6 +101,7 @@ class RampDataset : public Dataset {
       }
       batch->labels.push_back(static_cast<int32_t>(sum));
     }
+    return absl::OkStatus();
   }
 
  private:

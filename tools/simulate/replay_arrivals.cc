@@ -106,7 +106,7 @@ absl::Status Replay::Prepare(absl::Span<const std::vector<Event>> arrivals) {
   computer_ =
       std::make_unique<GradientComputer>(MakeGradientOptions(job_), model_.get(), &train_);
   initial_.resize(schema.elements());
-  model_->InitialValues(job_.seed(), initial_.data());
+  if (absl::Status first = WriteFirstValues(job_, *model_, initial_.data()); !first.ok()) return first;
   for (const SegmentPlan& segment : plan().segments()) {
     auto made = Segment::Create(
         MakeSegmentOptions(job_, segment, BatchesPerEpoch(job_, train_.examples())));

@@ -244,7 +244,7 @@ absl::Status Simulation::Prepare() {
 
 absl::Status Simulation::Initialise() {
   std::vector<float> values(model_->schema().elements());
-  model_->InitialValues(job_.seed(), values.data());
+  if (absl::Status first = WriteFirstValues(job_, *model_, values.data()); !first.ok()) return first;
   for (uint32_t s = 0; s < segments_.size(); ++s) {
     const SegmentPlan& plan = plan_.segments()[s];
     Event event = {.kind = EventKind::kInitialise, .segment = s};

@@ -1,8 +1,8 @@
-// Labelled examples in memory, and the mapping from tickets to batches.
+// Labelled examples, in memory or on disk, and the mapping from tickets to batches.
 //
 //   auto train = LoadIdx("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", options);
 //   Batch batch;
-//   train.value()->Gather(indices, &batch);
+//   RETURN_IF_ERROR(train.value()->Gather(indices, key, &batch));
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/models/model.h"
@@ -26,9 +27,13 @@ class Dataset {
   // Fills the batch with these examples (each < examples()), normalised. Where
   // flips are on, example k is mirrored when bit k of the draw keyed by
   // `augment_key` says so, and where crops are on, moved as draw k says; 0 turns
-  // augmentation off.
-  virtual void Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
-                      Batch* batch) const = 0;
+  // augmentation off. DATA_LOSS names a record that cannot be read; only data that stays on
+  // disk has such.
+  virtual absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
+                              Batch* batch) const = 0;
+  // Says that these will be gathered soon, so that their reading begins meanwhile. What is not
+  // gathered after all is dropped when others are expected.
+  virtual void Expect(absl::Span<const uint32_t> indices, uint64_t augment_key) const {}
 };
 
 // How bytes become inputs. One number for every channel, or one for each.
@@ -63,6 +68,21 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadIdx(const std::string& images_path,
 // images, bad gzip).
 absl::StatusOr<std::unique_ptr<Dataset>> LoadCifar(const std::vector<std::string>& paths,
                                                    uint32_t classes, const ImageOptions& options);
+
+struct PackedOptions {
+  ImageOptions images;  // crop_padding: 0
+  uint32_t classes = 0;  // must be as packed
+  uint32_t side = 224;   // height and width of what the model gets
+  // A training image is a random part of the picture, at least so much of its area.
+  float least_area = 0.08f;
+  uint32_t decode_threads = 0;  // 0: one less than the machine's cores, at least 1
+};
+
+// A folder of packed images (packed_records.h), which stay on disk and are decoded by threads
+// of their own. Errors name the file: NOT_FOUND, INVALID_ARGUMENT (no packed images, another
+// version, other classes), DATA_LOSS (cut off, a wrong checksum of the index).
+absl::StatusOr<std::unique_ptr<Dataset>> LoadPacked(const std::string& folder,
+                                                    const PackedOptions& options);
 
 // Examples without content, for synthetic models.
 std::unique_ptr<Dataset> MakeSyntheticDataset(uint64_t examples, InputShape shape,

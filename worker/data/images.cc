@@ -67,8 +67,8 @@ ImageDataset::ImageDataset(std::vector<uint8_t> pixels, std::vector<uint8_t> lab
   }
 }
 
-void ImageDataset::Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
-                          Batch* batch) const {
+absl::Status ImageDataset::Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
+                                  Batch* batch) const {
   const uint64_t size = shape_.elements();
   batch->examples = indices.size();
   batch->inputs.resize(indices.size() * size);
@@ -89,6 +89,7 @@ void ImageDataset::Gather(absl::Span<const uint32_t> indices, uint64_t augment_k
     Write(pixels_.data() + indices[k] * size, move, batch->inputs.data() + k * size);
     batch->labels[k] = labels_[indices[k]];
   }
+  return absl::OkStatus();
 }
 
 void ImageDataset::Write(const uint8_t* from, const Move& move, float* to) const {

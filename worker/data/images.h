@@ -22,8 +22,8 @@ class ImageDataset : public Dataset {
   uint64_t examples() const override { return labels_.size(); }
   InputShape shape() const override { return shape_; }
   uint32_t classes() const override { return classes_; }
-  void Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
-              Batch* batch) const override;
+  absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
+                      Batch* batch) const override;
 
  private:
   // Of one example: where the picture that is made begins in the one that is there, and

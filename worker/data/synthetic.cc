@@ -15,14 +15,15 @@ class SyntheticDataset : public Dataset {
   InputShape shape() const override { return shape_; }
   uint32_t classes() const override { return classes_; }
 
-  void Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
-              Batch* batch) const override {
+  absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t augment_key,
+                      Batch* batch) const override {
     batch->examples = indices.size();
     batch->inputs.assign(indices.size() * shape_.elements(), 0.0f);
     batch->labels.resize(indices.size());
     for (size_t k = 0; k < indices.size(); ++k) {
       batch->labels[k] = static_cast<int32_t>(indices[k] % classes_);
     }
+    return absl::OkStatus();
   }
 
  private:

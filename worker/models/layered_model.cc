@@ -38,7 +38,7 @@ LayerList::LayerList(InputShape input, Initialisation initialisation)
 
 uint64_t LayerList::AddTensor(const std::string& name, std::vector<int64_t> shape, TensorKind kind,
                               bool decayed, FirstValues first) {
-  tensors_.push_back({{name, std::move(shape), kind, decayed}, first});
+  tensors_.push_back({{name, std::move(shape), kind, decayed}, first, std::nullopt});
   return tensors_.size() - 1;
 }
 
@@ -90,6 +90,9 @@ void LayerList::Dense(const std::string& name, uint32_t units, bool bias) {
   layer.weight = AddTensor(name + ".weight", {units, static_cast<int64_t>(inputs)},
                            TensorKind::kTrainable, true,
                            he ? He(inputs) : FirstValues{.bound = bound});
+  if (const kernels::Shape& image = shape(); image.height * image.width > 1) {
+    tensors_.back().columns = InputShape{image.height, image.width, image.channels};
+  }
   if (bias) {
     layer.bias = AddTensor(name + ".bias", {units}, TensorKind::kTrainable, false,
                            he ? FirstValues{.constant = 0} : FirstValues{.bound = bound});
@@ -122,6 +125,7 @@ absl::StatusOr<std::unique_ptr<Model>> LayerList::Make(const std::string& model,
       place[i] = specs.size();
       specs.push_back(tensors_[i].spec);
       made->first_values_.push_back(tensors_[i].first);
+      made->columns_.push_back(tensors_[i].columns);
     }
   }
   auto schema = Schema::Create(std::move(specs));

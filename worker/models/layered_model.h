@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ class LayeredModel : public Model {
  public:
   const Schema& schema() const override { return schema_; }
   void InitialValues(uint64_t seed, float* vector) const override;
+  std::optional<InputShape> ImageColumns(size_t tensor) const override { return columns_[tensor]; }
   absl::StatusOr<StepResult> ForwardBackward(const Batch& batch, const float* vector,
                                              ParameterGate& gate, float weight, bool accumulate,
                                              float* gradient, float* statistics) override;
@@ -58,7 +60,8 @@ class LayeredModel : public Model {
 
   std::string name_;
   Schema schema_;
-  std::vector<FirstValues> first_values_;  // by tensor
+  std::vector<FirstValues> first_values_;            // by tensor
+  std::vector<std::optional<InputShape>> columns_;  // by tensor, of ImageColumns
   kernels::NetworkSpec spec_;
   std::unique_ptr<kernels::Network> network_;
 };
@@ -100,6 +103,7 @@ class LayerList {
   struct Tensor {
     TensorSpec spec;
     FirstValues first;
+    std::optional<InputShape> columns;  // as Model::ImageColumns
   };
   // Adds a tensor and returns its place: its number, until Make turns the
   // numbers into positions in the vector.

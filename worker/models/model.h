@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +75,10 @@ class Model {
   // Writes the first values of the whole vector (statistics too), derived from
   // the seed and each tensor's name only.
   virtual void InitialValues(uint64_t seed, float* vector) const = 0;
+
+  // Of tensor i of the schema, the weight of a dense layer that reads an image: the image's
+  // shape, in whose order (height, width, channel) the weight's columns are. Else nothing.
+  virtual std::optional<InputShape> ImageColumns(size_t tensor) const { return std::nullopt; }
 
   // Forward in training mode and backward. `vector` is the whole flat vector
   // [schema().elements()]. Writes (accumulate: adds) the gradient of the batch's

@@ -30,7 +30,7 @@ TEST(JobSpec, EveryReadyJobLoadsUnderItsOwnName) {
   std::set<std::string> fingerprints;
   int jobs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kJobs)) {
-    if (entry.is_directory()) continue;  // studies
+    if (entry.path().extension() != ".textproto") continue;  // studies, README.md
     absl::StatusOr<v1::JobSpec> job = LoadJobSpec(entry.path(), {});
     ASSERT_TRUE(job.ok()) << entry.path() << job.status();
     EXPECT_EQ(job->name(), entry.path().stem());
@@ -62,11 +62,35 @@ TEST(JobSpec, JobsOfTheDanaPaper) {
   EXPECT_EQ(wide.training().epochs(), 200u);
   EXPECT_FLOAT_EQ(wide.update().weight_decay(), 5e-4f);
   EXPECT_FLOAT_EQ(wide.schedule().decay_factor(), 0.2f);
-  for (const v1::JobSpec* job : {&resnet, &wide}) {
+  const v1::JobSpec imagenet = load("imagenet_resnet50_dana");
+  EXPECT_EQ(imagenet.model().name(), "resnet50");
+  EXPECT_EQ(imagenet.data().image_side(), 224u);  // by default
+  EXPECT_FLOAT_EQ(imagenet.data().least_area(), 0.08f);
+  EXPECT_EQ(imagenet.data().classes(), 1000u);
+  EXPECT_EQ(imagenet.training().batch_size(), 256u);
+  EXPECT_EQ(imagenet.training().epochs(), 90u);
+  EXPECT_THAT(imagenet.schedule().decay_epochs(), ::testing::ElementsAre(30, 60, 80));
+  const v1::JobSpec wide10 = load("cifar10_wrn16_4_dana");
+  EXPECT_EQ(wide10.data().classes(), 10u);
+  for (const v1::JobSpec* job : {&wide, &wide10}) {
+    EXPECT_THAT(job->schedule().decay_epochs(), ::testing::ElementsAre(60, 120, 160));
+  }
+  EXPECT_THAT(resnet.schedule().decay_epochs(), ::testing::ElementsAre(80, 120));
+  for (const v1::JobSpec* job : {&resnet, &wide, &wide10, &imagenet}) {
     EXPECT_FLOAT_EQ(job->schedule().learning_rate(), 0.1f);
     EXPECT_FLOAT_EQ(job->schedule().warmup_epochs(), 5);
     EXPECT_FLOAT_EQ(job->update().momentum(), 0.9f);
   }
+}
+
+TEST(JobSpec, WhereFilesLieIsEachMachinesOwn) {
+  const v1::JobSpec plain = DefaultJob();
+  const v1::JobSpec job = DefaultJob({"model.initial_weights=a", "model.initial_weights_checksum=0123456789abcdef"});
+  const v1::JobSpec moved = DefaultJob({"model.initial_weights=b/a", "model.initial_weights_checksum=0123456789abcdef"});
+  const v1::JobSpec other = DefaultJob({"model.initial_weights=a", "model.initial_weights_checksum=0123456789abcdee"});
+  EXPECT_EQ(JobFingerprint(job), JobFingerprint(moved));
+  EXPECT_NE(JobFingerprint(job), JobFingerprint(other));
+  EXPECT_NE(JobFingerprint(job), JobFingerprint(plain));
 }
 
 TEST(JobSpec, FillsDefaultsIn) {
@@ -277,7 +301,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"cifar_deviations", {"data.format=cifar10", "data.channel_deviations=1,0,1"}, "data.channel_deviations: 0: pixels are divided by it"},
         BadCase{"cifar_examples", {"data.format=cifar10", "data.examples=5"}, "data.examples: set: the number of examples comes from the CIFAR files"},
         BadCase{"idx_cifar_files", {"data.train_files=a"}, "data.train_files: set: only the formats cifar10 and cifar100 have it"},
-        BadCase{"idx_channels", {"data.channel_means=0.5"}, "data.channel_means: set: only the formats cifar10 and cifar100"},
+        BadCase{"idx_channels", {"data.channel_means=0.5"}, "data.channel_means: set: only the formats cifar10, cifar100 and packed"},
+        BadCase{"packed_no_folder", {"data.format=packed"}, "data.test_packed: '': name the folder that foreshard pack-images made"},
+        BadCase{"packed_means", {"data.format=packed", "data.channel_means=0.5"}, "data.channel_means: 1 numbers: give one each"},
+        BadCase{"packed_area", {"data.format=packed", "data.least_area=1.5"}, "data.least_area: 1.5: make it above 0 and at most 1"},
+        BadCase{"packed_side", {"data.format=packed", "data.image_side=5000"}, "data.image_side: 5000: give a whole number from 1 to 4096"},
+        BadCase{"packed_threads", {"data.format=packed", "data.decode_threads=257"}, "data.decode_threads: 257"},
+        BadCase{"packed_crop", {"data.format=packed", "data.crop_padding=4"}, "data.crop_padding: set: packed images are cut as data.least_area says"},
+        BadCase{"packed_idx_files", {"data.format=packed"}, "data.train_images: set: packed images are data.train_packed and data.test_packed"},
+        BadCase{"idx_packed", {"data.train_packed=a"}, "data.train_packed: set: only the format packed has it"},
+        BadCase{"idx_side", {"data.image_side=32"}, "data.image_side: set: only the format packed has it"},
+        BadCase{"weights_no_checksum", {"model.initial_weights=w.safetensors"}, "model.initial_weights_checksum: '': give the 16 digits that 'foreshard weights --checksum w.safetensors' prints"},
+        BadCase{"weights_checksum", {"model.initial_weights=w", "model.initial_weights_checksum=0123456789abcdeG"}, "model.initial_weights_checksum: '0123456789abcdeG'"},
+        BadCase{"weights_no_file", {"model.initial_weights_checksum=0123456789abcdef"}, "model.initial_weights: '': name the safetensors file"},
         BadCase{"crop", {"data.crop_padding=65"}, "data.crop_padding: 65: give a whole number from 0 to 64"},
         BadCase{"no_classes", {"data.classes="}, "data.classes: 0"},
         BadCase{"deviation", {"data.deviation=0"}, "data.deviation: 0"},

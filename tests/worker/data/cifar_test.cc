@@ -58,7 +58,7 @@ TEST_F(CifarTest, ImagesOfAllFilesInOrderAndPlanesInterleaved) {
   EXPECT_EQ((*data)->shape().width, 32u);
   EXPECT_EQ((*data)->shape().channels, 3u);
   Batch batch;
-  (*data)->Gather({2, 0, 1}, 0, &batch);
+  EXPECT_TRUE((*data)->Gather({2, 0, 1}, 0, &batch).ok());
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{0, 3, 9}));
   const float means[] = {0.5f, 0.25f, 0}, deviations[] = {0.5f, 1, 2};
   const int images[] = {2, 0, 1};
@@ -76,7 +76,7 @@ TEST_F(CifarTest, FineLabelsOfCifar100) {
   const auto data = LoadCifar({Write("train.bin", Record(0, 99, 19) + Record(1, 20, 0))}, 100, {});
   ASSERT_TRUE(data.ok()) << data.status();
   Batch batch;
-  (*data)->Gather({0, 1}, 0, &batch);
+  EXPECT_TRUE((*data)->Gather({0, 1}, 0, &batch).ok());
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{99, 20}));
   EXPECT_FLOAT_EQ(batch.inputs[4], Pixel(0, 1, 1) / 255.0f);
 }
@@ -89,8 +89,8 @@ TEST_F(CifarTest, CropsAndFlipsMovePixelsOfAllChannelsTogether) {
   const auto data = LoadCifar({Write("a.bin", Record(0, 3))}, 10, options).value();
   const std::vector<uint32_t> indices(100, 0);
   Batch still, moved;
-  data->Gather({0}, 0, &still);
-  data->Gather(indices, 5, &moved);
+  EXPECT_TRUE(data->Gather({0}, 0, &still).ok());
+  EXPECT_TRUE(data->Gather(indices, 5, &moved).ok());
   const float black[] = {-0.1f / 0.5f, -0.2f / 0.6f, -0.3f / 0.7f};
   int corners = 0;
   for (size_t k = 0; k < indices.size(); ++k) {

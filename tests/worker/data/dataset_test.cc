@@ -65,7 +65,7 @@ TEST_F(IdxTest, PlainAndGzippedAreTheSame) {
     EXPECT_EQ(data.shape().width, 3u);
     EXPECT_EQ(data.shape().channels, 1u);
     Batch batch;
-    data.Gather({2, 0}, 0, &batch);
+    EXPECT_TRUE(data.Gather({2, 0}, 0, &batch).ok());
     EXPECT_EQ(batch.examples, 2u);
     EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 2}));
     ASSERT_EQ(batch.inputs.size(), 12u);
@@ -73,7 +73,7 @@ TEST_F(IdxTest, PlainAndGzippedAreTheSame) {
       EXPECT_FLOAT_EQ(batch.inputs[i], ((12 + i) * 15 / 255.0f - 0.25f) / 0.5f);
       EXPECT_FLOAT_EQ(batch.inputs[6 + i], (i * 15 / 255.0f - 0.25f) / 0.5f);
     }
-    data.Gather({1}, 0, &batch);  // a smaller batch leaves nothing of the last
+    EXPECT_TRUE(data.Gather({1}, 0, &batch).ok());  // a smaller batch leaves nothing of the last
     EXPECT_EQ(batch.inputs.size(), 6u);
     EXPECT_EQ(batch.labels.size(), 1u);
   }
@@ -100,10 +100,10 @@ TEST_F(IdxTest, CropsFollowTheKeyAndReachEveryPlace) {
   const auto data = LoadIdx(images, labels, options).value();
   const std::vector<uint32_t> indices(400, 2);
   Batch still, first, again, other;
-  data->Gather(indices, 0, &still);
-  data->Gather(indices, 7, &first);
-  data->Gather(indices, 7, &again);
-  data->Gather(indices, 8, &other);
+  EXPECT_TRUE(data->Gather(indices, 0, &still).ok());
+  EXPECT_TRUE(data->Gather(indices, 7, &first).ok());
+  EXPECT_TRUE(data->Gather(indices, 7, &again).ok());
+  EXPECT_TRUE(data->Gather(indices, 8, &other).ok());
   EXPECT_EQ(first.inputs, again.inputs);
   EXPECT_NE(first.inputs, other.inputs);
   std::map<std::tuple<int, int, bool>, int> places;
@@ -138,10 +138,10 @@ TEST_F(IdxTest, FlipsFollowTheKey) {
   const auto data = LoadIdx(images, labels, {.classes = 3, .flip = true}).value();
   std::vector<uint32_t> indices(200, 1);
   Batch still, first, again, other;
-  data->Gather(indices, 0, &still);
-  data->Gather(indices, 7, &first);
-  data->Gather(indices, 7, &again);
-  data->Gather(indices, 8, &other);
+  EXPECT_TRUE(data->Gather(indices, 0, &still).ok());
+  EXPECT_TRUE(data->Gather(indices, 7, &first).ok());
+  EXPECT_TRUE(data->Gather(indices, 7, &again).ok());
+  EXPECT_TRUE(data->Gather(indices, 8, &other).ok());
   EXPECT_EQ(first.inputs, again.inputs);
   EXPECT_NE(first.inputs, other.inputs);
   int mirrored = 0;
@@ -158,7 +158,7 @@ TEST_F(IdxTest, FlipsFollowTheKey) {
   EXPECT_LT(mirrored, 130);
 
   const auto fixed = LoadIdx(images, labels, {.classes = 3}).value();
-  fixed->Gather(indices, 7, &other);
+  EXPECT_TRUE(fixed->Gather(indices, 7, &other).ok());
   EXPECT_EQ(other.inputs, still.inputs);
 }
 
@@ -239,7 +239,7 @@ TEST(FashionMnistTest, DebiansFilesLoad) {
   std::vector<uint32_t> all(10000);
   std::iota(all.begin(), all.end(), 0);
   Batch batch;
-  (*data)->Gather(all, 0, &batch);
+  EXPECT_TRUE((*data)->Gather(all, 0, &batch).ok());
   for (int label = 0; label < 10; ++label) {
     EXPECT_EQ(std::count(batch.labels.begin(), batch.labels.end(), label), 1000);
   }
@@ -250,7 +250,7 @@ TEST(SyntheticDatasetTest, GivesLabelsAndNoContent) {
   EXPECT_EQ(data->examples(), 1000u);
   EXPECT_EQ(data->classes(), 10u);
   Batch batch;
-  data->Gather({3, 999, 20}, 5, &batch);
+  EXPECT_TRUE(data->Gather({3, 999, 20}, 5, &batch).ok());
   EXPECT_EQ(batch.examples, 3u);
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{3, 9, 0}));
   EXPECT_EQ(batch.inputs, std::vector<float>(12, 0.0f));
