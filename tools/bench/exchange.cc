@@ -17,7 +17,8 @@
 // And over a link of 100 Mbit/s each way, fp32 beside the link itself, 1-bit both ways
 // beside that fp32.
 //
-// With TLS the same exchange again, beside its own rate in plain text.
+// The same exchange again with a server that keeps a journal, and with TLS, each in turns with the
+// plain one and beside it (medians of the steps).
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,7 +27,7 @@
 
 #include <cstdio>
 #include <cstring>
-#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,20 +36,17 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/channel.h"
 #include "common/net/credentials.h"
-#include "common/net/job_spec.h"
 #include "common/net/process.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "kernels/codecs/codec.h"
-#include "kernels/device.h"
 #include "server/available_memory.h"
 #include "server/shard_server.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/exchange_client.h"
 #include "tools/bench/exchange_peers.h"
 #include "tools/bench/measure.h"
-#include "worker/job_setup.h"
-#include "worker/parameter_client.h"
 
 namespace foreshard::bench {
 namespace {
@@ -57,6 +55,8 @@ constexpr uint64_t kSegmentBytes = 4 << 20;  // the default of servers.segment_e
 constexpr uint64_t kLargeModelBytes = 1 << 30;
 constexpr double kLargeModelMemory = 6.0 * kLargeModelBytes;
 constexpr char kExchange[] = "/foreshard.v1.ParameterServer/Exchange";
+
+constexpr char kRoundtrip[] = "roundtrip";
 
 constexpr double kLinkBytesPerSecond = 100e6 / 8;
 constexpr char kLinkName[] = "/100Mbit";
@@ -68,19 +68,10 @@ struct Case {
   bool over_link = false;
 };
 
-v1::JobSpec Job(const Case& c) {
-  const std::string text = absl::StrCat(
-      "name: 'bench' model { name: 'synthetic' elements: ", c.model_bytes / sizeof(float),
-      " } data { format: 'synthetic' examples: 1000000000 } training { epochs: 1000 batch_size: 1 "
-      "workers: 1 } update { rule: 'asgd' } schedule { learning_rate: 1e-6 } compression { push: '",
-      c.push, "' reply: '", c.reply,
-      "' } servers { shards: 1 inflight_bytes: 2147483648 } timeouts { lease_seconds: 600 "
-      "connect_seconds: 30 }");
-  return ParseJobSpec(text, "the exchange benchmark's job", {}).value();
-}
+v1::JobSpec Job(const Case& c) { return SyntheticJob(c.model_bytes / sizeof(float), c.push, c.reply); }
 
 // `files` are loaded by the process that serves, as gRPC must not be used before it is forked.
-void ServeShard(const v1::JobSpec& job, const CredentialFiles& files,
+void ServeShard(const v1::JobSpec& job, const CredentialFiles& files, const std::string& state_directory,
                 const std::function<void(const std::string&)>& ready,
                 const std::function<void()>& wait) {
   const auto credentials = Credentials::Load(files, TlsSide::kServer);
@@ -88,7 +79,7 @@ void ServeShard(const v1::JobSpec& job, const CredentialFiles& files,
     std::fprintf(stderr, "exchange benchmark: %s\n", credentials.status().ToString().c_str());
     return;
   }
-  auto server = ShardServer::Start({.job = job, .credentials = *credentials});
+  auto server = ShardServer::Start({.job = job, .credentials = *credentials, .state_directory = state_directory});
   if (!server.ok()) {
     std::fprintf(stderr, "exchange benchmark: %s\n", server.status().ToString().c_str());
     return;
@@ -210,56 +201,137 @@ double EchoSeconds(const BenchOptions& options, const std::string& address,
   return good ? seconds : 0;
 }
 
-// Seconds of a whole step: push, apply, reply, read into the parameter vector.
-double ExchangeSeconds(const BenchOptions& options, const std::string& address,
-                       const Credentials& credentials, const Case& c, double* push_bytes, double* pull_bytes, uint32_t* window) {
-  const v1::JobSpec job = Job(c);
-  const auto fail = [&](const absl::Status& status) {
-    std::fprintf(stderr, "exchange benchmark, %s: %s\n", c.name.c_str(),
-                 status.ToString().c_str());
-    return 0.0;
+// Another way to serve a case, measured in turns with the plain one.
+struct Variant {
+  std::string name;
+  std::unique_ptr<Peer> peer;
+  Credentials credentials;
+};
+
+// The servers of a case.
+struct Served {
+  Case c;
+  std::unique_ptr<Peer> shard, link;
+  std::vector<Variant> variants;
+};
+
+// The journal is in the exchange's way, and TLS too; what they cost shows at the usual sizes.
+constexpr uint64_t kVariantBytes = 64 << 20;
+
+absl::Status Serve(const Case& c, const BenchOptions& options, const std::string& scratch, std::vector<Served>* all) {
+  const auto start = [&](const CredentialFiles& files, const std::string& state_directory) {
+    return Peer::Start([job = Job(c), files, state_directory](const auto& ready, const auto& wait) {
+      ServeShard(job, files, state_directory, ready, wait);
+    });
   };
-  auto device = kernels::MakeDevice("cpu");
-  if (!device.ok()) return fail(device.status());
-  auto data = LoadTrainingData(job);
-  if (!data.ok()) return fail(data.status());
-  auto model = MakeJobModel(job, **data, **device);
-  if (!model.ok()) return fail(model.status());
-  const Schema& schema = (*model)->schema();
-  auto client_options = MakeClientOptions(job, schema, (*data)->examples(), {address});
-  if (!client_options.ok()) return fail(client_options.status());
-  client_options->hello.set_incarnation(1);
-  client_options->credentials = credentials;
-  *window = client_options->window;
-  auto client = ParameterClient::Connect(*client_options);
-  if (!client.ok()) return fail(client.status());
-  const std::vector<float> values(schema.elements(), 0.5f);
-  if (const absl::Status s = (*client)->Initialise(values); !s.ok()) return fail(s);
-  if (const absl::Status s = (*client)->Pull(Parameters::kAsSent); !s.ok()) return fail(s);
-  std::vector<float> gradient(schema.trainable_elements());
-  for (size_t k = 0; k < gradient.size(); ++k) {
-    gradient[k] = static_cast<float>(static_cast<int>(k * 2654435761u >> 16 & 0xff) - 127) / 128;
+  Served served{.c = c};
+  auto shard = start({}, "");
+  if (!shard.ok()) return shard.status();
+  served.shard = *std::move(shard);
+  if (c.over_link) {
+    auto link = Peer::Start([target = served.shard->address()](const auto& ready, const auto& wait) {
+      ServeLink(target, kLinkBytesPerSecond, ready, wait);
+    });
+    if (!link.ok()) return link.status();
+    served.link = *std::move(link);
+  } else if (c.model_bytes <= kVariantBytes) {
+    auto journal = start({}, absl::StrCat(scratch, "/", all->size()));
+    if (!journal.ok()) return journal.status();
+    served.variants.push_back({"journal", *std::move(journal), {}});
+    if (!options.credentials.pem.certificate.empty()) {
+      auto tls = start(options.credentials, "");
+      if (!tls.ok()) return tls.status();
+      served.variants.push_back({"tls", *std::move(tls), {}});
+    }
   }
-  absl::Status status;
-  uint64_t ticket = 0;
-  const auto step = [&] {
-    if (status.ok()) status = (*client)->Push({.ticket = ticket++, .gradient = gradient.data()});
-    if (status.ok()) status = (*client)->Finish();
-  };
-  step();
-  const Traffic before = (*client)->traffic();
-  const uint64_t steps_before = ticket;
-  const double seconds = BestSeconds(options, step);
-  if (!status.ok()) return fail(status);
-  const Traffic after = (*client)->traffic();
-  const auto steps = static_cast<double>(ticket - steps_before);
-  *push_bytes = static_cast<double>(after.push_bytes - before.push_bytes) / steps;
-  *pull_bytes = static_cast<double>(after.pull_bytes - before.pull_bytes) / steps;
-  return seconds;
+  all->push_back(std::move(served));
+  return absl::OkStatus();
 }
 
 std::string SizeName(uint64_t bytes) {
   return bytes >= 1 << 20 ? absl::StrCat(bytes >> 20, "MiB") : absl::StrCat(bytes >> 10, "KiB");
+}
+
+// What the machine itself needs for the same.
+struct Yardsticks {
+  std::string tcp, echo;  // addresses
+  double stream = 0;      // bytes a second
+};
+
+// Over the link, beside `limit`, GB/s. Returns the rate, 0 where it failed.
+double MeasureOverLink(const BenchOptions& options, const Served& served, double limit,
+                       std::vector<BenchResult>* results) {
+  const auto client = ExchangeClient::Connect(served.link->address(), {}, Job(served.c));
+  if (client == nullptr) return 0;
+  const double seconds = BestSeconds(options, [&] { client->Step(); });
+  if (!client->good()) return 0;
+  const double rate = static_cast<double>(served.c.model_bytes) / seconds / 1e9;
+  results->push_back({absl::StrCat("exchange/", served.c.name, "/", SizeName(served.c.model_bytes), kLinkName), rate,
+                      "GB/s", limit, rate / limit});
+  return rate;
+}
+
+// The plain exchange and its variants in turns: a line each of those.
+void MeasureVariants(const BenchOptions& options, const Served& served, ExchangeClient* plain, const std::string& name,
+                     std::vector<BenchResult>* results) {
+  for (const Variant& variant : served.variants) {
+    const auto other = ExchangeClient::Connect(variant.peer->address(), variant.credentials, Job(served.c));
+    if (other == nullptr) continue;
+    std::vector<std::function<void()>> ways = {[&] { plain->Step(); }, [&] { other->Step(); }};
+    const std::vector<double> seconds = MedianSecondsInTurns(options, ways);
+    if (!other->good() || !plain->good()) continue;
+    const double ratio = seconds[0] / seconds[1];
+    if (served.c.name == kRoundtrip) {
+      results->push_back({absl::StrCat(name, "/", variant.name), seconds[1] * 1e6, "us", seconds[0] * 1e6, ratio});
+    } else {
+      const double bytes = static_cast<double>(served.c.model_bytes) / 1e9;
+      results->push_back({absl::StrCat(name, "/", variant.name), bytes / seconds[1], "GB/s", bytes / seconds[0], ratio});
+    }
+  }
+}
+
+void MeasureCase(const BenchOptions& options, const Served& served, const Yardsticks& yardsticks,
+                 std::vector<BenchResult>* results) {
+  const Case& c = served.c;
+  const auto model_bytes = static_cast<double>(c.model_bytes);
+  const auto client = ExchangeClient::Connect(served.shard->address(), {}, Job(c));
+  if (client == nullptr) return;
+  const double seconds = BestSeconds(options, [&] { client->Step(); });
+  if (!client->good()) return;
+  const double push = client->push_bytes(), pull = client->pull_bytes();
+  const double echo_seconds = EchoSeconds(
+      options, yardsticks.echo,
+      {.segments = (c.model_bytes + kSegmentBytes - 1) / kSegmentBytes,
+       .request_bytes = static_cast<uint64_t>(push),
+       .reply_bytes = static_cast<uint64_t>(pull),
+       .window = client->window()});
+  if (echo_seconds == 0) return;
+  const std::string name = absl::StrCat("exchange/", c.name, "/", SizeName(c.model_bytes));
+  if (c.name == kRoundtrip) {
+    const double tcp_seconds = TcpSeconds(options, yardsticks.tcp, c.model_bytes);
+    results->push_back({name + "/tcp", tcp_seconds * 1e6, "us", tcp_seconds * 1e6, 1});
+    results->push_back({name + "/echo", echo_seconds * 1e6, "us", tcp_seconds * 1e6, tcp_seconds / echo_seconds});
+    results->push_back({name, seconds * 1e6, "us", echo_seconds * 1e6, echo_seconds / seconds});
+    MeasureVariants(options, served, client.get(), name, results);
+    return;
+  }
+  if (c.name == "fp32") {
+    const double tcp_seconds = TcpSeconds(options, yardsticks.tcp, c.model_bytes);
+    const double tcp_rate = model_bytes / tcp_seconds / 1e9;
+    results->push_back({name + "/tcp", tcp_rate, "GB/s", tcp_rate, 1});
+    const double echo_rate = model_bytes / echo_seconds / 1e9;
+    results->push_back({name + "/echo", echo_rate, "GB/s", tcp_rate, echo_rate / tcp_rate});
+  }
+  double applied = push + 2 * model_bytes + pull;
+  if (c.push != "none") applied += 3 * model_bytes + push;
+  if (!FindCodec(c.reply)->replies_carry_values()) applied += 4 * model_bytes + pull;
+  const double rate = model_bytes / seconds / 1e9;
+  const double limit = model_bytes / (echo_seconds + applied / yardsticks.stream) / 1e9;
+  results->push_back({name, rate, "GB/s", limit, rate / limit});
+  MeasureVariants(options, served, client.get(), name, results);
+  if (c.push == "none") return;
+  const double stream_limit = model_bytes / (applied / yardsticks.stream) / 1e9;
+  results->push_back({name + "/stream", rate, "GB/s", stream_limit, rate / stream_limit});
 }
 
 }  // namespace
@@ -273,7 +345,7 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
       sizes.push_back(kLargeModelBytes);
     }
   }
-  std::vector<Case> cases = {{"roundtrip", 1 << 10}};
+  std::vector<Case> cases = {{kRoundtrip, 1 << 10}};
   for (const uint64_t bytes : sizes) cases.push_back({"fp32", bytes});
   const uint64_t compressed = options.quick ? 4 << 20 : 64 << 20;
   cases.push_back({"one_bit_push", compressed, "one_bit", "none"});
@@ -285,117 +357,38 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options) {
 
   // All servers before the first use of gRPC here, so that they can be processes.
   std::vector<BenchResult> results;
+  const ScratchFolder scratch;
   auto tcp = Peer::Start(ServeTcpEcho);
   auto echo = Peer::Start(ServeEcho);
-  const bool tls = !options.credentials.pem.certificate.empty();
-  std::deque<std::unique_ptr<Peer>> shards, tls_shards;
-  std::vector<std::unique_ptr<Peer>> links;
+  std::vector<Served> served;
   absl::Status started = tcp.ok() ? echo.status() : tcp.status();
   for (const Case& c : cases) {
-    if (!started.ok()) break;
-    const auto start = [&](const CredentialFiles& files, auto& peers) {
-      auto shard = Peer::Start([job = Job(c), files](const auto& ready, const auto& wait) {
-        ServeShard(job, files, ready, wait);
-      });
-      if (shard.ok()) peers.push_back(*std::move(shard));
-      return shard.status();
-    };
-    started = start({}, shards);
-    if (started.ok() && c.over_link) {
-      auto link = Peer::Start([target = shards.back()->address()](const auto& ready, const auto& wait) {
-        ServeLink(target, kLinkBytesPerSecond, ready, wait);
-      });
-      started = link.status();
-      if (link.ok()) links.push_back(*std::move(link));
-    } else if (started.ok() && tls) {
-      started = start(options.credentials, tls_shards);
-    }
+    if (started.ok()) started = Serve(c, options, scratch.path(), &served);
   }
   if (!started.ok()) {
     std::fprintf(stderr, "exchange benchmark: %s\n", started.ToString().c_str());
     return results;
   }
-  if (!shards.front()->is_process()) {
+  if (!served.front().shard->is_process()) {
     std::fprintf(stderr, "exchange benchmark: servers are threads of this process\n");
   }
-
-  Credentials tls_credentials;
-  if (tls) {
-    auto loaded = Credentials::Load(options.credentials, TlsSide::kBoth);
-    if (!loaded.ok()) {
-      std::fprintf(stderr, "exchange benchmark: %s\n", loaded.status().ToString().c_str());
-      return results;
-    }
-    tls_credentials = *std::move(loaded);
+  const auto credentials = Credentials::Load(options.credentials, TlsSide::kBoth);
+  if (!credentials.ok()) {
+    std::fprintf(stderr, "exchange benchmark: %s\n", credentials.status().ToString().c_str());
+    return results;
   }
-  const double stream = StreamTriad(1, options) * 1e9;
-  size_t link = 0;
+  const Yardsticks yardsticks{(*tcp)->address(), (*echo)->address(), StreamTriad(1, options) * 1e9};
   double link_rate = kLinkBytesPerSecond / 1e9;  // then that of fp32 over it
-  for (const Case& c : cases) {
-    const auto model_bytes = static_cast<double>(c.model_bytes);
-    double push = 0, pull = 0;
-    uint32_t window = 0;
-    const std::string& address = c.over_link ? links[link++]->address() : shards.front()->address();
-    const double seconds = ExchangeSeconds(options, address, {}, c, &push, &pull, &window);
-    shards.pop_front();
-    double tls_seconds = 0;
-    if (tls && !c.over_link) {
-      double tls_push = 0, tls_pull = 0;
-      tls_seconds = ExchangeSeconds(options, tls_shards.front()->address(), tls_credentials, c,
-                                    &tls_push, &tls_pull, &window);
-      tls_shards.pop_front();
+  for (Served& one : served) {
+    for (Variant& variant : one.variants) {
+      if (variant.name == "tls") variant.credentials = *credentials;
     }
-    if (seconds == 0) continue;
-    if (c.over_link) {
-      const double rate = model_bytes / seconds / 1e9;
-      results.push_back({absl::StrCat("exchange/", c.name, "/", SizeName(c.model_bytes), kLinkName), rate,
-                         "GB/s", link_rate, rate / link_rate});
-      link_rate = rate;
-      continue;
+    if (one.c.over_link) {
+      if (const double rate = MeasureOverLink(options, one, link_rate, &results); rate > 0) link_rate = rate;
+    } else {
+      MeasureCase(options, one, yardsticks, &results);
     }
-    const double echo_seconds = EchoSeconds(
-        options, (*echo)->address(),
-        {.segments = (c.model_bytes + kSegmentBytes - 1) / kSegmentBytes,
-         .request_bytes = static_cast<uint64_t>(push),
-         .reply_bytes = static_cast<uint64_t>(pull),
-         .window = window});
-    if (echo_seconds == 0) continue;
-    double applied = push + 2 * model_bytes + pull;
-    if (c.push != "none") applied += 3 * model_bytes + push;
-    if (!FindCodec(c.reply)->replies_carry_values()) applied += 4 * model_bytes + pull;
-    const double limit_seconds = echo_seconds + applied / stream;
-    if (c.name == "roundtrip") {
-      const double tcp_seconds = TcpSeconds(options, (*tcp)->address(), c.model_bytes);
-      results.push_back({"exchange/roundtrip/1KiB/tcp", tcp_seconds * 1e6, "us",
-                         tcp_seconds * 1e6, 1});
-      results.push_back({"exchange/roundtrip/1KiB/echo", echo_seconds * 1e6, "us",
-                         tcp_seconds * 1e6, tcp_seconds / echo_seconds});
-      results.push_back({"exchange/roundtrip/1KiB", seconds * 1e6, "us", echo_seconds * 1e6,
-                         echo_seconds / seconds});
-      if (tls_seconds > 0) {
-        results.push_back({"exchange/roundtrip/1KiB/tls", tls_seconds * 1e6, "us", seconds * 1e6,
-                           seconds / tls_seconds});
-      }
-      continue;
-    }
-    const std::string name = absl::StrCat("exchange/", c.name, "/", SizeName(c.model_bytes));
-    if (c.name == "fp32") {
-      const double tcp_seconds = TcpSeconds(options, (*tcp)->address(), c.model_bytes);
-      const double tcp_rate = model_bytes / tcp_seconds / 1e9;
-      results.push_back({name + "/tcp", tcp_rate, "GB/s", tcp_rate, 1});
-      const double echo_rate = model_bytes / echo_seconds / 1e9;
-      results.push_back({name + "/echo", echo_rate, "GB/s", tcp_rate, echo_rate / tcp_rate});
-    }
-    const double rate = model_bytes / seconds / 1e9;
-    const double limit = model_bytes / limit_seconds / 1e9;
-    results.push_back({name, rate, "GB/s", limit, rate / limit});
-    if (tls_seconds > 0) {
-      results.push_back({name + "/tls", model_bytes / tls_seconds / 1e9, "GB/s", rate,
-                         seconds / tls_seconds});
-    }
-    if (c.push == "none") continue;
-    const double stream_limit = model_bytes / (applied / stream) / 1e9;
-    results.push_back({name + "/stream", rate, "GB/s", stream_limit, rate / stream_limit});
+    one = {};  // ends its servers
   }
   return results;
 }

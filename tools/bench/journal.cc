@@ -20,6 +20,7 @@
 #include "server/journal.h"
 #include "server/journal_reader.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/measure.h"
 
 namespace foreshard::bench {
 namespace {
@@ -33,19 +34,6 @@ struct Payload {
 };
 // A segment's push in one_bit with its scales, and in fp32.
 constexpr Payload kPayloads[] = {{"one_bit", (1 << 17) + (1 << 10)}, {"fp32", 4 << 20}};
-
-class Folder {
- public:
-  Folder() : path_(std::filesystem::temp_directory_path() / absl::StrCat("foreshard-bench.", getpid())) {}
-  ~Folder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  const std::filesystem::path path_;
-};
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -223,7 +211,7 @@ class Bench {
   const BenchOptions options_;
   const uint64_t pass_bytes_;
   std::vector<uint8_t> random_;
-  Folder folder_;
+  ScratchFolder folder_;
   std::unique_ptr<Storage> storage_;
 };
 
