@@ -9,7 +9,6 @@
 #include "common/core/exit_code.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
-#include "kernels/device.h"
 #include "tools/commands.h"
 #include "tools/progress.h"
 #include "tools/state/reshard.h"
@@ -90,14 +89,9 @@ absl::Status FromFile(const ImportFlags& flags, LongWork* work) {
   }
   const absl::StatusOr<v1::JobSpec> job = LoadJob(flags);
   if (!job.ok()) return job.status();
-  // The data say how large the model's input is.
-  const auto data = LoadTrainingData(*job);
-  if (!data.ok()) return data.status();
-  const auto device = kernels::MakeDevice("cpu");
-  if (!device.ok()) return device.status();
-  const auto model = MakeJobModel(*job, **data, **device);
-  if (!model.ok()) return model.status();
-  const absl::StatusOr<StoredRun> to = PlanRun(*job, (*model)->schema(), (*data)->examples());
+  const auto loaded = LoadJobModel(*job);
+  if (!loaded.ok()) return loaded.status();
+  const absl::StatusOr<StoredRun> to = PlanRun(*job, loaded->model->schema(), loaded->train->examples());
   if (!to.ok()) return to.status();
   const auto source =
       FileSource::Open(to->schema, flags.from, flags.layout == "pytorch" ? Layout::kPyTorch : Layout::kCanonical);

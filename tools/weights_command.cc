@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/core/exit_code.h"
 #include "common/net/job_flags.h"
-#include "kernels/device.h"
 #include "tools/commands.h"
 #include "worker/job_setup.h"
 #include "worker/models/pytorch_weights.h"
@@ -28,21 +27,18 @@ absl::Status Convert(const WeightsFlags& flags) {
   }
   const auto job = LoadJobSpec(flags.job, flags.overrides);
   if (!job.ok()) return job.status();
-  const auto data = LoadTrainingData(*job);
-  if (!data.ok()) return data.status();
-  const auto device = kernels::MakeDevice("cpu");
-  if (!device.ok()) return device.status();
-  const auto model = MakeJobModel(*job, **data, **device);
-  if (!model.ok()) return model.status();
-  std::vector<float> vector((*model)->schema().elements());
+  const auto base = LoadJobModel(*job);
+  if (!base.ok()) return base.status();
+  const Model& model = *base->model;
+  std::vector<float> vector(model.schema().elements());
   const bool from = !flags.from_pytorch.empty();
-  absl::Status loaded = flags.first ? WriteFirstValues(*job, **model, vector.data())
-                        : from ? LoadPytorchWeights(**model, flags.from_pytorch, vector.data())
-                               : LoadWeights(**model, flags.to_pytorch, WeightLayout::kPlain, vector.data());
+  absl::Status loaded = flags.first ? WriteFirstValues(*job, model, vector.data())
+                        : from ? LoadPytorchWeights(model, flags.from_pytorch, vector.data())
+                               : LoadWeights(model, flags.to_pytorch, WeightLayout::kPlain, vector.data());
   // A file that is cut is the user's to replace: exit status 2.
   if (absl::IsDataLoss(loaded)) return absl::InvalidArgumentError(loaded.message());
   if (!loaded.ok()) return loaded;
-  return SaveWeights(**model, vector, flags.output, from ? WeightLayout::kPlain : WeightLayout::kPytorch);
+  return SaveWeights(model, vector, flags.output, from ? WeightLayout::kPlain : WeightLayout::kPytorch);
 }
 
 int Weights(const WeightsFlags& flags) {

@@ -96,6 +96,16 @@ absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, cons
   return MakeModel(options, device);
 }
 
+absl::StatusOr<JobModel> LoadJobModel(const v1::JobSpec& job) {
+  auto train = LoadTrainingData(job);
+  if (!train.ok()) return train.status();
+  auto device = kernels::MakeDevice("cpu");
+  if (!device.ok()) return device.status();
+  auto model = MakeJobModel(job, **train, **device);
+  if (!model.ok()) return model.status();
+  return JobModel{*std::move(device), *std::move(train), *std::move(model)};
+}
+
 absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector) {
   const std::string& path = job.model().initial_weights();
   if (path.empty()) {

@@ -33,6 +33,15 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device);
 
+// A job's model and what it stands on, for programs that train nothing: on the CPU.
+struct JobModel {
+  std::unique_ptr<kernels::Device> device;
+  std::unique_ptr<Dataset> train;  // which says how large the model's input is
+  std::unique_ptr<Model> model;
+};
+// Errors as LoadTrainingData and MakeJobModel.
+absl::StatusOr<JobModel> LoadJobModel(const v1::JobSpec& job);
+
 // The first values of the whole vector: of model.initial_weights where the job has it, else the
 // model's own. INVALID_ARGUMENT naming the field, the file and what is wrong with it.
 absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector);

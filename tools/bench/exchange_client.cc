@@ -38,15 +38,10 @@ bool ExchangeClient::good() const {
 }
 
 absl::Status ExchangeClient::Begin(const std::string& address, const Credentials& credentials) {
-  auto device = kernels::MakeDevice("cpu");
-  if (!device.ok()) return device.status();
-  device_ = *std::move(device);
-  auto data = LoadTrainingData(job_);
-  if (!data.ok()) return data.status();
-  auto model = MakeJobModel(job_, **data, *device_);
-  if (!model.ok()) return model.status();
-  const Schema& schema = (*model)->schema();
-  auto options = MakeClientOptions(job_, schema, (*data)->examples(), {address});
+  const auto loaded = LoadJobModel(job_);
+  if (!loaded.ok()) return loaded.status();
+  const Schema& schema = loaded->model->schema();
+  auto options = MakeClientOptions(job_, schema, loaded->train->examples(), {address});
   if (!options.ok()) return options.status();
   options->hello.set_incarnation(1);
   options->credentials = credentials;

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "common/net/credentials.h"
 #include "foreshard/v1/job.pb.h"
-#include "kernels/device.h"
 #include "worker/parameter_client.h"
 
 namespace foreshard::bench {
@@ -46,7 +45,6 @@ class ExchangeClient {
   absl::Status Begin(const std::string& address, const Credentials& credentials);
 
   const v1::JobSpec job_;
-  std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<ParameterClient> client_;
   std::vector<float> gradient_;  // [trainable elements]
   absl::Status status_;
