@@ -381,8 +381,8 @@ absl::Status ParameterService::Answer(Call& call) {
   }
   if (performed->round_closed) {
     context_.figures.metrics().round_duration_seconds->Observe(performed->round_seconds);
-    for (RoundWaiter* waiter : performed->released) Resume(waiter);
   }
+  for (RoundWaiter* waiter : performed->released) Resume(waiter);
   // Nobody may build upon what the journal has not taken.
   if (absl::Status recorded = context_.shard.recorded(); !recorded.ok()) {
     if (buffer.has_value()) context_.buffers.Return(*buffer);

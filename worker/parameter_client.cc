@@ -164,17 +164,18 @@ class ServersClient : public ParameterClient {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<uint64_t> EnterRound(uint64_t round) override {
+  absl::StatusOr<Entered> EnterRound(uint64_t round) override {
     if (const absl::Status finished = Finish(); !finished.ok()) return finished;
     std::vector<uint32_t> behind = exchange_->Behind(round);
-    if (!behind.empty()) {
+    const bool renewed = !behind.empty();
+    if (renewed) {
       const absl::Status fetched = RunToEnd({.kind = v1::ExchangeHeader::FETCH,
                                              .segments = std::move(behind),
                                              .round = round - 1,
                                              .absent = true});
       if (!fetched.ok()) return fetched;
     }
-    return std::max(round, exchange_->open_round());
+    return Entered{.round = std::max(round, exchange_->open_round()), .renewed = renewed};
   }
 
   bool late() const override { return exchange_->late(); }

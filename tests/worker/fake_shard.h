@@ -38,6 +38,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     uint64_t tickets = 0;
     uint32_t epochs = 1;
     bool hold_tickets = false;  // as after HoldTicketsBack(true)
+    bool rounds = false;        // a ticket's round is its number
     CodecSettings codec_settings;
     uint64_t seed = 0;
   };
@@ -243,7 +244,9 @@ class FakeShard final : public v1::ParameterServer::Service,
     ++ticket_fetches_;
     reply->set_repair_ticket(repair_ticket_);
     for (uint32_t k = 0; k < request->count() && next_ticket_ < options_.tickets; ++k) {
-      if (!hold_tickets_) reply->add_tickets(next_ticket_++);
+      if (hold_tickets_) break;
+      if (options_.rounds) reply->add_rounds(next_ticket_);
+      reply->add_tickets(next_ticket_++);
     }
     most_out_ = std::max(most_out_, static_cast<int>(next_ticket_ - completed_.size()));
     if (completed_.size() == options_.tickets) {
