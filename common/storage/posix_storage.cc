@@ -55,22 +55,6 @@ absl::Status SyncFolderOnDisk(int folder, const std::string& path) {
   return StorageError(errno, "sync the folder", path);
 }
 
-// Makes a folder, and those above it, that a lost machine does not lose again.
-absl::Status MakeFolderSafely(const std::filesystem::path& folder) {
-  std::error_code error;
-  if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
-  const std::filesystem::path above = folder.has_parent_path() ? folder.parent_path() : ".";
-  if (above != folder) {
-    if (absl::Status made = MakeFolderSafely(above); !made.ok()) return made;
-  }
-  // It may have come meanwhile.
-  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
-    return StorageError(errno, "make the folder", folder.string());
-  }
-  const auto opened = OpenFolder(above.string());
-  return opened.ok() ? SyncFolderOnDisk(opened->number(), above.string()) : opened.status();
-}
-
 class PosixFile final : public StorageFile {
  public:
   PosixFile(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
@@ -241,8 +225,36 @@ class PosixStorage final : public Storage {
 
 }  // namespace
 
+namespace internal {
+
+absl::Status MakeFolders(const std::string& folder, const std::function<absl::Status(const std::string&)>& sync) {
+  std::filesystem::path path = folder;
+  if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "state/"
+  const std::filesystem::path above = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  const bool there = std::filesystem::is_directory(path, error);
+  if (!there) {
+    if (above != path) {
+      if (absl::Status made = MakeFolders(above.string(), sync); !made.ok()) return made;
+    }
+    // It may have come meanwhile.
+    if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+      return StorageError(errno, "make the folder", path.string());
+    }
+  }
+  const absl::Status synced = sync(above.string());
+  // Where only others may look at the folder above, it was for them to make this one.
+  return there && absl::IsPermissionDenied(synced) ? absl::OkStatus() : synced;
+}
+
+}  // namespace internal
+
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder) {
-  if (absl::Status made = MakeFolderSafely(folder); !made.ok()) return made;
+  const absl::Status made = internal::MakeFolders(folder, [](const std::string& above) {
+    const auto opened = OpenFolder(above);
+    return opened.ok() ? SyncFolderOnDisk(opened->number(), above) : opened.status();
+  });
+  if (!made.ok()) return made;
   auto opened = OpenFolder(folder);
   if (!opened.ok()) return opened.status();
   Descriptor lock(openat(opened->number(), kLockFile, O_RDWR | O_CREAT | O_CLOEXEC, 0644));

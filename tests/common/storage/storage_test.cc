@@ -124,6 +124,28 @@ TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
 }
 
 // A limit on the size of files is a disk that is full after a part of an append.
+// A name is in the folder above, so that this is what must be synced.
+TEST_F(PosixStorageTest, NamesOfFoldersAreSafe) {
+  std::filesystem::create_directories(folder_);
+  std::vector<std::string> synced;
+  const auto sync = [&](const std::string& folder) {
+    synced.push_back(folder);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(internal::MakeFolders(folder_ + "/a/b/", sync).ok());
+  EXPECT_TRUE(std::filesystem::is_directory(folder_ + "/a/b"));
+  EXPECT_THAT(synced, ElementsAre(std::filesystem::path(folder_).parent_path().string(), folder_, folder_ + "/a"));
+  // Who made it may have been killed before it was safe.
+  synced.clear();
+  ASSERT_TRUE(internal::MakeFolders(folder_ + "/a", sync).ok());
+  EXPECT_THAT(synced, ElementsAre(folder_));
+  const auto refuse = [](const std::string&) { return absl::PermissionDeniedError("not yours"); };
+  EXPECT_TRUE(internal::MakeFolders(folder_ + "/a", refuse).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(internal::MakeFolders(folder_ + "/a/new", refuse)));
+  const auto fail = [](const std::string&) { return absl::DataLossError("the disk"); };
+  EXPECT_TRUE(absl::IsDataLoss(internal::MakeFolders(folder_ + "/a", fail)));
+}
+
 TEST_F(PosixStorageTest, AFileThatFailedIsGivenUp) {
   const auto storage = OpenStorage(folder_).value();
   auto file = storage->Create("a").value();
