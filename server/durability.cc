@@ -395,7 +395,8 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
   written->path = storage_->Describe(committed->name);
   if (!committed->removal.ok()) LOG(WARNING) << "older checkpoints stay: " << committed->removal;
   if (JournalStands() && committed->journal_file != 0 && !job_.durability().keep_journal()) {
-    if (absl::Status removed = journal_->RemoveBefore(committed->journal_file); !removed.ok()) {
+    if (absl::Status removed = journal_->RemoveBefore(committed->journal_file, committed->journal_number);
+        !removed.ok()) {
       LOG(WARNING) << "older files of the journal stay: " << removed;
     }
   }

@@ -182,6 +182,35 @@ TEST_F(DurabilityTest, WhatComesAfterACheckpointThatStoodAloneIsThereToo) {
   }
 }
 
+// And is kept, as long as that checkpoint is what a start may have to fall back on.
+TEST_F(DurabilityTest, TheJournalBehindACheckpointThatStoodAloneStaysWithIt) {
+  const auto pushes = [&](const v1::JobSpec& job, uint64_t incarnation, uint64_t first, uint64_t last) {
+    auto running = Start(job, Path("state"));
+    TestWorker worker(running->servers, 0, incarnation);
+    EXPECT_TRUE(worker.SayHello().ok());
+    if (first == 0) worker.InitialiseAll();
+    worker.Read(0);
+    for (uint64_t ticket = first; ticket <= last; ++ticket) EXPECT_TRUE(worker.Push(0, ticket).status.ok());
+    return running->Saved();
+  };
+  pushes(TestJob({"durability.journal=off"}), 5, 0, 1);
+  const std::vector<std::string> expected = pushes(TestJob(), 6, 2, 5);
+  {
+    std::fstream states(Path("state/checkpoint.0000000002/state.bin"), std::ios::in | std::ios::out | std::ios::binary);
+    ASSERT_TRUE(states.seekp(100).put('!').good());
+  }
+  {
+    auto again = Start(TestJob(), KilledNow("state"));
+    EXPECT_THAT(again->servers.Status().restored(), HasSubstr("checkpoint.0000000001"));
+    EXPECT_EQ(again->Saved() == expected, true);
+  }
+  // With the last checkpoint that stands alone its journal goes.
+  pushes(TestJob(), 7, 6, 6);
+  pushes(TestJob(), 8, 7, 7);
+  const auto storage = OpenStorageToRead(Path("state")).value();
+  EXPECT_FALSE(storage->Size(NameOfJournalFile(1)).ok());
+}
+
 TEST_F(DurabilityTest, TheLastCheckpointIsWrittenAtTheEndAndOldOnesGo) {
   const v1::JobSpec job = TestJob();
   for (int start = 0; start < 4; ++start) {
