@@ -26,6 +26,26 @@ constexpr size_t kMaxPastWorkers = 10'000;
 
 }  // namespace
 
+class ABSL_SCOPED_LOCKABLE Lead::Section {
+ public:
+  explicit Section(Lead& lead) ABSL_EXCLUSIVE_LOCK_FUNCTION(lead.mutex_) : lead_(lead) {
+    lead_.mutex_.Lock();
+    lead_.performed_ = &events_;
+  }
+  ~Section() ABSL_UNLOCK_FUNCTION() {
+    lead_.performed_ = nullptr;
+    lead_.mutex_.Unlock();
+    // Others may have later numbers by now, and wait for these.
+    for (const Event& event : events_) lead_.context_.shard.Record(event);
+  }
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
+
+ private:
+  Lead& lead_;
+  std::vector<Event> events_;
+};
+
 Lead::Lead(ServerContext& context)
     : context_(context),
       next_incarnation_(context.incarnation),
@@ -45,7 +65,7 @@ Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   Event record = ToEvent(event);
   record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
-  context_.shard.Record(record);
+  performed_->push_back(record);
   return deal;
 }
 
@@ -76,7 +96,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
     LOG_EVERY_T(WARNING, 1) << "refused to register '" << request.worker_name() << "': " << status;
     return status;
   }
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
   const RoundBook* rounds = dealer_->rounds();
   const bool gathering = rounds != nullptr && !rounds->started();
@@ -182,7 +202,7 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
       !status.ok()) {
     return status;
   }
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   if (dealer_ == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker ", worker, " is not registered: register with the lead first"));
@@ -364,7 +384,7 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
       context_.members.Leave(worker, request.incarnation(), MonotonicNanoseconds());
   if (!left.ok()) return left.status();
   {
-    absl::MutexLock lock(&mutex_);
+    Section section(*this);
     if (dealer_ != nullptr) Complete(worker, request.completed());
     if (request.has_figures()) figures_[worker] = request.figures();
     if (slots_.dealing(worker) == request.incarnation()) Perform({DealerEvent::Kind::kLost, worker});
@@ -377,13 +397,13 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
 }
 
 void Lead::NoteLost(uint32_t worker, uint64_t incarnation) {
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   if (slots_.dealing(worker) == 0 || slots_.dealing(worker) != incarnation) return;
   Perform({DealerEvent::Kind::kLost, worker});
 }
 
 void Lead::Stop(const std::string& reason) {
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   StopLocked(reason);
 }
 

@@ -70,7 +70,11 @@ class Lead {
   bool finished() const;
 
  private:
-  // Journaled, with a number given under the lock; but for a fetch that brings
+  // Holds the mutex, and when it has let go of it, records what was performed meanwhile: a record
+  // may wait for the disk.
+  class Section;
+
+  // To be journaled by the section, with a number given under the lock; but for a fetch that brings
   // nothing, which changes nothing. `incarnation`: of who joins.
   Deal Perform(const DealerEvent& event, uint64_t incarnation = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -101,6 +105,7 @@ class Lead {
   ServerContext& context_;
   std::function<void()> changed_;
   mutable absl::Mutex mutex_;
+  std::vector<Event>* performed_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the section
   std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
   std::optional<PhaseControl> phases_ ABSL_GUARDED_BY(mutex_);  // rules that squeeze
   uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
