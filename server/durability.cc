@@ -17,7 +17,6 @@
 namespace foreshard {
 namespace {
 
-constexpr char kLeadFile[] = "lead.textproto";
 // How often the thread looks whether a checkpoint is due.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 constexpr absl::Duration kTellReplay = absl::Seconds(5);
@@ -182,18 +181,11 @@ absl::Status Durability::Restore() {
     LOG(WARNING) << storage_->Describe(passed.name) << " was passed over: " << passed.why;
   }
   if (lead_ != nullptr) {
-    const absl::StatusOr<std::string> text = storage_->Read(kLeadFile);
-    std::optional<v1::LeadState> newer;
-    if (text.ok()) {
-      // Only what was reported is lost with it.
-      if (absl::Status parsed = ParseText(*text, &newer.emplace()); !parsed.ok()) {
-        LOG(WARNING) << storage_->Describe(kLeadFile) << " is damaged and passed over: " << parsed.message();
-        newer.reset();
-      }
-    } else if (!absl::IsNotFound(text.status())) {
-      return text.status();
-    }
-    lead_->Resume(newer.has_value() ? &*newer : nullptr);
+    const absl::StatusOr<std::optional<v1::LeadState>> newer = ReadLeadFile(*storage_);
+    // Only what was reported is lost with it.
+    if (absl::IsDataLoss(newer.status())) LOG(WARNING) << newer.status().message() << "; it is passed over";
+    if (!newer.ok() && !absl::IsDataLoss(newer.status())) return newer.status();
+    lead_->Resume(newer.ok() && newer->has_value() ? &**newer : nullptr);
   }
   found.set_incarnation(context_->incarnation);
   // Without a journal, what came after the checkpoint is lost.
@@ -240,7 +232,9 @@ void Durability::RestoreMembers() {
       training = cell->segment->joined(worker) || (there == incarnation && training);
       incarnation = there;
     }
-    if (incarnation != 0) context_->members.Restore(worker, incarnation, training, now);
+    if (incarnation == 0) continue;
+    const v1::Introduction was = lead_ == nullptr ? v1::Introduction() : lead_->introduction(worker, incarnation);
+    context_->members.Restore(worker, incarnation, training, was.name(), was.device(), now);
   }
 }
 

@@ -51,7 +51,8 @@ Lead::Lead(ServerContext& context)
       next_incarnation_(context.incarnation),
       slots_(context.members.slots()),
       figures_(context.members.slots()),
-      waiting_for_(context.members.slots()) {}
+      waiting_for_(context.members.slots()),
+      introductions_(context.members.slots()) {}
 
 Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
@@ -146,6 +147,10 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   }
   if (slots_.dealing(*slot) != 0) Perform({DealerEvent::Kind::kLost, *slot});
   Perform({DealerEvent::Kind::kJoin, *slot}, incarnation);
+  introductions_[*slot].set_incarnation(incarnation);
+  introductions_[*slot].set_name(request.worker_name());
+  introductions_[*slot].set_device(request.device());
+  Changed();
   figures_[*slot].Clear();
   waiting_for_[*slot].clear();
   context_.figures.ResetWorker(*slot);
@@ -266,6 +271,7 @@ void Lead::NoteRounds(const v1::FetchTicketsRequest& request) {
 void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
   if (!phases_.has_value()) return;
   const RoundBook& rounds = *dealer_->rounds();
+  const uint64_t measured = phases_->measured_before();
   for (const v1::RoundFigures& figures : request.round_figures()) {
     const RoundSums sums = {.round = figures.round(),
                             .variance_sum = figures.variance_sum(),
@@ -281,6 +287,7 @@ void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
                                               : "in full precision again")
                  << ": " << phases_->reason();
   }
+  if (phases_->measured_before() != measured) Changed();
 }
 
 void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsReply* reply) const {
@@ -445,6 +452,17 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
 v1::LeadState Lead::StateLocked() const {
   v1::LeadState state;
   slots_.Save(&state);
+  state.mutable_introductions()->Assign(introductions_.begin(), introductions_.end());
+  if (phases_.has_value()) {
+    const PhaseControl::History history = phases_->history();
+    v1::PhaseHistory& saved = *state.mutable_phases();
+    saved.set_announced_round(history.announced_round);
+    for (const auto& [round, sum] : history.variance_sums) {
+      saved.add_rounds(round);
+      saved.add_variance_sums(sum);
+    }
+    saved.set_stability(history.stability);
+  }
   for (const v1::Evaluation& evaluation : evaluations_) *state.add_evaluations() = evaluation;
   if (stopped_) state.set_stop_reason(reason_);
   return state;
@@ -466,9 +484,8 @@ absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
   if (absl::Status status = dealer_->Load(dealer); !status.ok()) return status;
   if (absl::Status status = slots_.Load(state); !status.ok()) return status;
-  evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
   stopped_ = dealer_->stopped();
-  reason_ = state.stop_reason();
+  restored_ = state;
   return absl::OkStatus();
 }
 
@@ -483,25 +500,29 @@ absl::Status Lead::Replay(const Event& event) {
 
 void Lead::Resume(const v1::LeadState* newer) {
   absl::MutexLock lock(&mutex_);
-  if (dealer_ == nullptr) {
-    // It was stopped before anybody had registered.
-    if (newer != nullptr && !newer->stop_reason().empty()) {
-      stopped_ = true;
-      reason_ = newer->stop_reason();
-    }
-    return;
+  v1::LeadState state = std::exchange(restored_, {});
+  if (newer != nullptr) TakeNewer(*newer, &state);
+  for (int slot = 0; slot < std::min<int>(state.introductions_size(), introductions_.size()); ++slot) {
+    introductions_[slot] = state.introductions(slot);
   }
-  if (newer != nullptr && newer->evaluations_size() > static_cast<int>(evaluations_.size())) {
-    evaluations_.assign(newer->evaluations().begin(), newer->evaluations().end());
-  }
-  if (stopped_ && reason_.empty()) {
-    reason_ = newer != nullptr && !newer->stop_reason().empty() ? newer->stop_reason() : "stopped";
-  }
+  // Without a dealer it was stopped before anybody had registered.
+  if (dealer_ == nullptr) stopped_ = !state.stop_reason().empty();
+  if (stopped_) reason_ = state.stop_reason().empty() ? "stopped" : state.stop_reason();
+  if (dealer_ == nullptr) return;
+  evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     next_incarnation_ = std::max(next_incarnation_, slots_.known(slot));
   }
   if (phases_.has_value() && dealer_->rounds() != nullptr && dealer_->rounds()->announced_round() > 0) {
     phases_->Announced(dealer_->rounds()->announced_phase(), dealer_->rounds()->announced_round());
+  }
+  if (phases_.has_value()) {
+    const v1::PhaseHistory& saved = state.phases();
+    PhaseControl::History history = {.announced_round = saved.announced_round(), .stability = saved.stability()};
+    for (int k = 0; k < std::min(saved.rounds_size(), saved.variance_sums_size()); ++k) {
+      history.variance_sums[saved.rounds(k)] = saved.variance_sums(k);
+    }
+    phases_->Resume(history);
   }
   epochs_told_ = dealer_->completed_epochs();
   NoteProgress();
@@ -510,6 +531,12 @@ void Lead::Resume(const v1::LeadState* newer) {
 LeadSlots Lead::slots() const {
   absl::MutexLock lock(&mutex_);
   return slots_;
+}
+
+v1::Introduction Lead::introduction(uint32_t slot, uint64_t incarnation) const {
+  absl::MutexLock lock(&mutex_);
+  const v1::Introduction& found = introductions_[slot];
+  return found.incarnation() == incarnation ? found : v1::Introduction();
 }
 
 }  // namespace foreshard

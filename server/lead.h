@@ -52,6 +52,8 @@ class Lead {
   void Resume(const v1::LeadState* newer);
   // As they are now.
   LeadSlots slots() const;
+  // Of the slot's worker; empty where it is not of this incarnation.
+  v1::Introduction introduction(uint32_t slot, uint64_t incarnation) const;
 
   // For a checkpoint: all at one moment, and the number of the last event that may be in it.
   // None: nobody has registered yet.
@@ -62,7 +64,7 @@ class Lead {
   };
   std::optional<Saved> Save() const;
   v1::LeadState state() const;
-  // Called, under a lock, when LeadState's evaluations or reason have changed; must not block.
+  // Called, under a lock, when LeadState has changed but by the dealer's events; must not block.
   void set_changed(std::function<void()> changed) { changed_ = std::move(changed); }
 
   // Fills the lead's fields, and the figures of the workers listed in the reply.
@@ -115,7 +117,9 @@ class Lead {
   // By slot: why a worker with empty hands was dealt nothing when it last asked.
   std::vector<std::string> waiting_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::Introduction> introductions_ ABSL_GUARDED_BY(mutex_);  // by slot
   std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
+  v1::LeadState restored_ ABSL_GUARDED_BY(mutex_);  // between Load and Resume
   // Rules with a worker half: where the learning rate jumps.
   std::vector<uint64_t> steps_ ABSL_GUARDED_BY(mutex_);
   uint32_t epochs_told_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -8,8 +8,11 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "server/checkpoint_files.h"
+#include "server/job_machines.h"
+#include "server/journal_file.h"
 #include "server/run_description.h"
 #include "tests/server/server_harness.h"
 
@@ -228,6 +231,52 @@ TEST_F(DurabilityTest, TheLastCheckpointIsWrittenAtTheEndAndOldOnesGo) {
   // Nothing happened: nothing is written.
   Start(job, Path("state"));
   EXPECT_EQ(Checkpoint::List(*storage).value().size(), 2u);
+}
+
+// What the lead is told beside its dealer's events: who its workers are, and what rounds came to.
+TEST_F(DurabilityTest, TheLeadKnowsItsWorkersAndWhatRoundsCameTo) {
+  const v1::JobSpec job = SynchronousJob({"update.rule=apmsqueeze", "update.momentum=", "update.beta2=0.95",
+                                          "apmsqueeze.automatic_freeze=true", "schedule.learning_rate=0.01"});
+  const auto options = MakePhaseControlOptions(job, BatchesPerEpoch(job, kTestExamples));
+  v1::RegisterReply slot;
+  const auto measured = [&](const Running& running, uint64_t round, double variance_sum) {
+    v1::FetchTicketsRequest request;
+    request.set_worker(slot.worker());
+    request.set_incarnation(slot.incarnation());
+    request.add_round_figures()->set_round(round);
+    request.mutable_round_figures(0)->set_variance_sum(variance_sum);
+    grpc::ClientContext context;
+    v1::FetchTicketsReply reply;
+    const grpc::Status status =
+        v1::Lead::NewStub(running.servers.channels[0])->FetchTickets(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  };
+  auto running = Start(job, Path("state"));
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(v1::Lead::NewStub(running->servers.channels[0])
+                    ->Register(&context, running->servers.Registration("it"), &slot)
+                    .ok());
+  }
+  measured(*running, 7, 1.0);
+  // Written beside what is acknowledged, soon.
+  const auto written = [&] {
+    std::ifstream file(Path("state/lead.textproto"));
+    return std::string(std::istreambuf_iterator<char>(file), {}).find("variance_sums") != std::string::npos;
+  };
+  for (int k = 0; k < 4000 && !written(); ++k) absl::SleepFor(absl::Milliseconds(5));
+  for (const std::string& folder : {KilledNow("state"), Path("state")}) {
+    if (folder == Path("state")) running.reset();  // a polite end
+    auto again = Start(job, folder);
+    const v1::StatusReply status = again->servers.Status();
+    ASSERT_EQ(status.workers_size(), 1);
+    EXPECT_EQ(status.workers(0).name(), "it");
+    EXPECT_EQ(status.workers(0).device(), "cpu");
+    EXPECT_EQ(status.workers(0).incarnation(), slot.incarnation());
+    EXPECT_EQ(status.variance_stability(), 0);
+    measured(*again, 7 + options->span_rounds, 2.0);
+    EXPECT_EQ(again->servers.Status().variance_stability(), 0.5);
+  }
 }
 
 TEST_F(DurabilityTest, RoundsThatWereCompleteAreClosedAfterAStart) {
