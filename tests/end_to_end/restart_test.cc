@@ -14,7 +14,9 @@
 namespace foreshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 constexpr uint32_t kShards = 2;
@@ -184,6 +186,26 @@ TEST_F(RestartTest, ARunGoesOnWhereAnEarlierOneWasEnded) {
   const Ended third = RunForeshard(arguments("third", 600));
   EXPECT_EQ(third.status, 0) << third.output;
   EXPECT_TRUE(Results("third")["completed"].get<bool>()) << third.output;
+}
+
+// Nothing is left to train: it says so, evaluates, and all is well.
+TEST_F(RestartTest, ARunOfACompleteJobEvaluatesAndEnds) {
+  // As many slots as workers, which those of the first run hold at first.
+  const std::string job = WriteJob({"training.epochs=2", "training.workers=2", "training.max_workers=2"});
+  const auto run = [&](const std::string& results) {
+    return RunForeshard({"run", "--job=" + job, "--results=" + Path(results), "--state-directory=" + Path("state")});
+  };
+  const Ended first = run("first");
+  ASSERT_EQ(first.status, 0) << first.output;
+  const Ended second = run("second");
+  EXPECT_EQ(second.status, 0) << second.output;
+  EXPECT_THAT(second.output, AllOf(HasSubstr("the job is complete already"), HasSubstr("is trained"),
+                                   Not(HasSubstr("did not leave")), HasSubstr("worker-0 "), HasSubstr("worker-1 ")));
+  EXPECT_FALSE(fs::exists(Path("second/logs/worker-0.log")));
+  const auto results = Results("second");
+  EXPECT_TRUE(results["completed"].get<bool>());
+  EXPECT_EQ(results["test_accuracy"], Results("first")["test_accuracy"]);
+  EXPECT_EQ(results["examples"], Results("first")["examples"]);
 }
 
 }  // namespace
