@@ -446,7 +446,16 @@ absl::Status Durability::Finish() {
   absl::Status status;
   if (changed && lead_ != nullptr) SaveLead();
   if (write && context_->shard.MissingSegments().empty()) status = WriteCheckpoint().status();
-  status.Update(journal_->Close());
+  absl::Status closed = journal_->Close();
+  if (continues_ && !closed.ok()) {
+    // As it was asked to; what the checkpoint has is all there is.
+    if (status.ok()) {
+      LOG(WARNING) << "trained on without a journal, as durability.on_failure: continue says, since that failed ("
+                   << closed.message() << "): the last checkpoint has everything";
+    }
+    closed = absl::OkStatus();
+  }
+  status.Update(closed);
   return status;
 }
 

@@ -2,6 +2,8 @@
 // whenever that was killed, to the bit.
 #include "server/durability.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -277,6 +279,36 @@ TEST_F(DurabilityTest, TheLeadKnowsItsWorkersAndWhatRoundsCameTo) {
     measured(*again, 7 + options->span_rounds, 2.0);
     EXPECT_EQ(again->servers.Status().variance_stability(), 0.5);
   }
+}
+
+// As it was asked to: that is no failure of the server.
+TEST_F(DurabilityTest, WhoWentOnWithoutAJournalEndsWellWithACheckpoint) {
+  const v1::JobSpec job = TestJob({"durability.on_failure=continue"});
+  auto running = Start(job, Path("state"));
+  TestWorker worker(running->servers, 0, 5);
+  ASSERT_TRUE(worker.SayHello().ok());
+  worker.InitialiseAll();
+  worker.Read(0);
+  {
+    // The journal is longer already.
+    struct rlimit before;
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const auto handler = signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit none = {.rlim_cur = 64, .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    const Answer answer = worker.Push(0, 0);
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+  }
+  EXPECT_THAT(running->servers.Status().journal(), HasSubstr("failed"));
+  ASSERT_TRUE(worker.Push(0, 1).status.ok());
+  const std::vector<std::string> expected = running->Saved();
+  const absl::Status ended = running->servers.servers[0]->Shutdown();
+  EXPECT_TRUE(ended.ok()) << ended;
+  running.reset();
+  auto again = Start(job, Path("state"));
+  EXPECT_EQ(again->Saved() == expected, true);
 }
 
 TEST_F(DurabilityTest, RoundsThatWereCompleteAreClosedAfterAStart) {
