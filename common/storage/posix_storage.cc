@@ -55,6 +55,13 @@ absl::Status SyncFolderOnDisk(int folder, const std::string& path) {
   return StorageError(errno, "sync the folder", path);
 }
 
+absl::Status Lock(const Descriptor& file, int how, const std::string& folder) {
+  if (Uninterrupted([&] { return flock(file.number(), how | LOCK_NB); }) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return StorageError(errno, "lock", absl::StrCat(folder, "/", kLockFile));
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " is in use by another process; wait for its end, or give another folder"));
+}
+
 class PosixFile final : public StorageFile {
  public:
   PosixFile(Descriptor file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
@@ -259,18 +266,23 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder) 
   if (!opened.ok()) return opened.status();
   Descriptor lock(openat(opened->number(), kLockFile, O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.ok()) return StorageError(errno, "create", absl::StrCat(folder, "/", kLockFile));
-  if (Uninterrupted([&] { return flock(lock.number(), LOCK_EX | LOCK_NB); }) != 0) {
-    if (errno != EWOULDBLOCK) return StorageError(errno, "lock", absl::StrCat(folder, "/", kLockFile));
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder, " is in use by another process; wait for its end, or give another folder"));
-  }
+  if (absl::Status locked = Lock(lock, LOCK_EX, folder); !locked.ok()) return locked;
   return std::make_unique<PosixStorage>(folder, *std::move(opened), std::move(lock));
 }
 
-absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder, Others others) {
   auto opened = OpenFolder(folder);
   if (!opened.ok()) return opened.status();
-  return std::make_unique<PosixStorage>(folder, *std::move(opened), Descriptor(-1));
+  if (others == Others::kMayWrite) {
+    return std::make_unique<PosixStorage>(folder, *std::move(opened), Descriptor(-1));
+  }
+  Descriptor lock(openat(opened->number(), kLockFile, O_RDONLY | O_CLOEXEC));
+  if (lock.ok()) {
+    if (absl::Status locked = Lock(lock, LOCK_SH, folder); !locked.ok()) return locked;
+  } else if (errno != ENOENT) {  // without the file it is a copy, which nobody has written to
+    return StorageError(errno, "open", absl::StrCat(folder, "/", kLockFile));
+  }
+  return std::make_unique<PosixStorage>(folder, *std::move(opened), std::move(lock));
 }
 
 }  // namespace foreshard

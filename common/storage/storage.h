@@ -116,8 +116,11 @@ class Storage {
 // A folder on disk, made where it is not there, and taken for this process alone:
 // FAILED_PRECONDITION where another one has it. A lost machine does not lose its name.
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder);
-// To read only, whoever has it. NOT_FOUND.
-absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder);
+// To read only. NOT_FOUND. FAILED_PRECONDITION: another process writes there, which it must not as
+// long as the storage lives.
+enum class Others { kMayWrite, kMustNotWrite };
+absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder,
+                                                           Others others = Others::kMayWrite);
 
 // OK, or INVALID_ARGUMENT naming what is wrong with the path.
 absl::Status CheckStoragePath(absl::string_view path);

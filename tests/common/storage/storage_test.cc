@@ -118,12 +118,19 @@ TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
                 HasSubstr(folder_ + " is in use by another process"));
     EXPECT_TRUE(OpenStorageToRead(folder_).ok());
   }
+  {
+    // Readers that nobody may write beside; others may read.
+    const auto reader = OpenStorageToRead(folder_, Others::kMustNotWrite);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE(OpenStorageToRead(folder_, Others::kMustNotWrite).ok());
+    EXPECT_TRUE(OpenStorageToRead(folder_).ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition(OpenStorage(folder_).status()));
+  }
   EXPECT_TRUE(OpenStorage(folder_).ok());
   std::ofstream(folder_ + "/file") << "x";
   EXPECT_FALSE(OpenStorage(folder_ + "/file").ok());
 }
 
-// A limit on the size of files is a disk that is full after a part of an append.
 // A name is in the folder above, so that this is what must be synced.
 TEST_F(PosixStorageTest, NamesOfFoldersAreSafe) {
   std::filesystem::create_directories(folder_);
@@ -146,6 +153,7 @@ TEST_F(PosixStorageTest, NamesOfFoldersAreSafe) {
   EXPECT_TRUE(absl::IsDataLoss(internal::MakeFolders(folder_ + "/a", fail)));
 }
 
+// A limit on the size of files is a disk that is full after a part of an append.
 TEST_F(PosixStorageTest, AFileThatFailedIsGivenUp) {
   const auto storage = OpenStorage(folder_).value();
   auto file = storage->Create("a").value();
