@@ -8,6 +8,7 @@
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
+#include "server/durability.h"
 #include "server/job_machines.h"
 #include "server/monotonic_time.h"
 
@@ -202,11 +203,11 @@ void Lead::NoteProgress() {
 absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     const v1::FetchTicketsRequest& request) {
   const uint32_t worker = request.worker();
-  if (absl::Status status =
-          context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
-      !status.ok()) {
-    return status;
+  absl::Status known = context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
+  if (absl::IsFailedPrecondition(known) && WasForgotten(worker, request.incarnation())) {
+    known = context_.members.Join(worker, request.incarnation(), "", "", MonotonicNanoseconds());
   }
+  if (!known.ok()) return known;
   Section section(*this);
   if (dealer_ == nullptr) {
     return absl::FailedPreconditionError(
@@ -218,6 +219,10 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
         absl::StrCat("worker ", worker, ": a newer incarnation is registered"));
   }
   Complete(worker, request.completed());
+  // Of a start that was forgotten there may still be an older one.
+  if (slots_.dealing(worker) != 0 && slots_.dealing(worker) < request.incarnation()) {
+    Perform({DealerEvent::Kind::kLost, worker});
+  }
   if (slots_.dealing(worker) == 0 && !dealer_->finished()) {
     Perform({DealerEvent::Kind::kJoin, worker}, request.incarnation());
   }
@@ -254,6 +259,11 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     reply.set_state(v1::FetchTicketsReply::TRAINING);
   }
   return reply;
+}
+
+bool Lead::WasForgotten(uint32_t worker, uint64_t incarnation) const {
+  return context_.durability != nullptr && context_.durability->lost() && worker < context_.members.slots() &&
+         incarnation > context_.members.incarnation(worker) && incarnation < context_.incarnation;
 }
 
 void Lead::NoteRounds(const v1::FetchTicketsRequest& request) {

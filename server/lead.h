@@ -80,6 +80,8 @@ class Lead {
   // nothing, which changes nothing. `incarnation`: of who joins.
   Deal Perform(const DealerEvent& event, uint64_t incarnation = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether this start of a worker was registered by an earlier one of the lead, which is lost.
+  bool WasForgotten(uint32_t worker, uint64_t incarnation) const;
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -127,6 +127,29 @@ TEST_F(RestartTest, WorkersWaitAndTheJobIsDone) {
   }
 }
 
+// Servers that keep checkpoints only lose what came after them; the job goes on all the same.
+TEST_F(RestartTest, WithoutAJournalWorkersGoOnFromCheckpoints) {
+  const std::string job = WriteJob({"training.epochs=40", "training.workers=2", "timeouts.connect_seconds=60",
+                                    "durability.journal=off", "durability.checkpoint_seconds=0.3"});
+  Begin(job, "state");
+  for (uint32_t k = 0; k < 2; ++k) ASSERT_TRUE(fleet_->StartWorker(k).ok());
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    ASSERT_TRUE(WaitUntil([&] {
+      const auto storage = OpenStorageToRead(StateOf("state", shard));
+      const auto list = storage.ok() ? Checkpoint::List(**storage) : storage.status();
+      return list.ok() && !list->empty();
+    }));
+  }
+  KillAndRestart(4, 30);
+  ExpectWorkersDone();
+  const std::vector<v1::StatusReply> statuses = Statuses(*fleet_);
+  ASSERT_EQ(statuses.size(), kShards);
+  EXPECT_TRUE(statuses[0].finished());
+  EXPECT_EQ(statuses[0].completed_tickets(), statuses[0].total_tickets());
+  EXPECT_THAT(LogOf(*fleet_, "worker-0"), HasSubstr("has lost what came after its last checkpoint"));
+  EXPECT_THAT(LogOf(*fleet_, "server-1"), HasSubstr("is lost, since there was no journal"));
+}
+
 class RestartOfRounds : public RestartTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Rules, RestartOfRounds, ::testing::Values("ssgd", "apmsqueeze"),
                          [](const auto& info) { return info.param; });

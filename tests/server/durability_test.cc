@@ -146,22 +146,95 @@ TEST_F(DurabilityTest, APushIsAppliedOnceWhateverServerAnswersIt) {
 TEST_F(DurabilityTest, TheSameStateHasTheSameIdUnlessSomethingMayBeLost) {
   for (const char* journal : {"buffered", "synced", "off"}) {
     const v1::JobSpec job = TestJob({absl::StrCat("durability.journal=", journal)});
-    const std::string folder = Path(journal);
-    v1::HelloReply first, second;
-    {
-      auto running = Start(job, folder);
-      TestWorker worker(running->servers, 0, 5);
-      ASSERT_TRUE(running->servers.Say(0, running->servers.Hello(0, 5), &first).ok());
-      worker.InitialiseAll();
-      EXPECT_EQ(running->servers.Status().journal(), journal);
-    }
-    // The last checkpoint has it all, but of that nobody can be certain without a journal.
-    auto again = Start(job, folder);
-    ASSERT_TRUE(again->servers.Say(0, again->servers.Hello(0, 5), &second).ok());
-    EXPECT_EQ(second.missing_segments_size(), 0);
-    EXPECT_GT(second.server_incarnation(), first.server_incarnation());
-    EXPECT_EQ(first.state_id() == second.state_id(), std::string(journal) != "off") << journal;
+    const bool off = std::string(journal) == "off";
+    auto running = Start(job, Path(journal));
+    TestWorker worker(running->servers, 0, 5);
+    v1::HelloReply first;
+    ASSERT_TRUE(running->servers.Say(0, running->servers.Hello(0, 5), &first).ok());
+    worker.InitialiseAll();
+    EXPECT_EQ(running->servers.Status().journal(), journal);
+    ASSERT_TRUE(Checkpoint(*running).ok());
+    worker.Read(0);
+    ASSERT_TRUE(worker.Push(0, 0).status.ok());
+    const std::vector<std::string> expected = running->Saved();
+    const auto again = [&](const std::string& folder) {
+      auto started = Start(job, folder);
+      v1::HelloReply reply;
+      EXPECT_TRUE(started->servers.Say(0, started->servers.Hello(0, 5), &reply).ok());
+      EXPECT_EQ(reply.missing_segments_size(), 0);
+      EXPECT_GT(reply.server_incarnation(), first.server_incarnation());
+      EXPECT_EQ(reply.run_id(), first.run_id());
+      EXPECT_EQ(started->Saved() == expected, reply.state_id() == first.state_id());
+      EXPECT_EQ(started->servers.Status().restored().find("is lost") == std::string::npos,
+                reply.state_id() == first.state_id());
+      return reply.state_id();
+    };
+    EXPECT_EQ(again(KilledNow(journal)) == first.state_id(), !off) << journal;
+    // The last checkpoint of a polite end has it all.
+    running.reset();
+    EXPECT_EQ(again(Path(journal)), first.state_id()) << journal;
   }
+}
+
+// A worker that registered after the checkpoint is taken back by its number.
+TEST_F(DurabilityTest, ALeadThatHasLostWorkersTakesThemBack) {
+  const v1::JobSpec job = TestJob({"durability.journal=off"});
+  auto running = Start(job, Path("state"));
+  TestWorker worker(running->servers, 0, 5);
+  ASSERT_TRUE(worker.SayHello().ok());
+  worker.InitialiseAll();
+  ASSERT_TRUE(Checkpoint(*running).ok());
+  v1::RegisterReply slot;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(v1::Lead::NewStub(running->servers.channels[0])
+                    ->Register(&context, running->servers.Registration("it"), &slot)
+                    .ok());
+  }
+  const auto fetch = [&](const Running& server, uint64_t incarnation) {
+    v1::FetchTicketsRequest request;
+    request.set_worker(slot.worker());
+    request.set_incarnation(incarnation);
+    request.set_count(2);
+    grpc::ClientContext context;
+    v1::FetchTicketsReply reply;
+    const grpc::Status status = v1::Lead::NewStub(server.servers.channels[0])->FetchTickets(&context, request, &reply);
+    if (status.ok()) return reply.tickets_size();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    return -1;
+  };
+  EXPECT_EQ(fetch(*running, slot.incarnation()), 2);
+  auto again = Start(job, KilledNow("state"));
+  EXPECT_EQ(fetch(*again, slot.incarnation()), 2);
+  // Not one that no lead can have let in.
+  EXPECT_EQ(fetch(*again, again->servers.Status().server_incarnation() + 1'000'000'000), -1);
+}
+
+TEST_F(DurabilityTest, RoundsOfSeveralServersDoNotGoOnFromCheckpointsAlone) {
+  const auto begin = [&](const std::string& folder, const std::vector<std::string>& overrides) {
+    auto running = Start(SynchronousJob(overrides), folder);
+    for (uint32_t slot : {0, 1}) {
+      TestWorker worker(running->servers, slot, 5);
+      EXPECT_TRUE(worker.SayHello().ok());
+      worker.InitialiseAll();
+    }
+    EXPECT_TRUE(Checkpoint(*running).ok());
+    return running;
+  };
+  const std::vector<std::string> two = {"durability.journal=off", "servers.shards=2"};
+  auto running = begin(Path("two"), two);
+  const std::string copy = KilledNow("two");
+  const absl::Status refused =
+      ShardServer::Start({.job = SynchronousJob(two), .state_directory = copy + "/0"}).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(copy + "/0"), HasSubstr("checkpoint.0000000001"),
+                                                    HasSubstr("durability.journal"), HasSubstr("import --from")));
+  // Where nothing is lost, and where there is one server only.
+  running.reset();
+  EXPECT_TRUE(ShardServer::Start({.job = SynchronousJob(two), .state_directory = Path("two") + "/0"}).ok());
+  const std::vector<std::string> one = {"durability.journal=off"};
+  auto alone = begin(Path("one"), one);
+  EXPECT_TRUE(ShardServer::Start({.job = SynchronousJob(one), .state_directory = KilledNow("one")}).ok());
 }
 
 // A checkpoint that was written without a journal, and a journal that was begun behind it.
