@@ -204,11 +204,15 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     const v1::FetchTicketsRequest& request) {
   const uint32_t worker = request.worker();
   absl::Status known = context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
-  if (absl::IsFailedPrecondition(known) && WasForgotten(worker, request.incarnation())) {
+  const bool forgotten = absl::IsFailedPrecondition(known) && WasForgotten(worker, request.incarnation());
+  if (forgotten) {
     known = context_.members.Join(worker, request.incarnation(), "", "", MonotonicNanoseconds());
   }
   if (!known.ok()) return known;
   Section section(*this);
+  if (forgotten) {
+    if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  }
   if (dealer_ == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker ", worker, " is not registered: register with the lead first"));

@@ -99,6 +99,9 @@ struct ParameterClientOptions {
   // Members of rounds come and go: a round that does not close has a slow member, not a dead
   // one, so that it is waited for.
   bool views = false;
+  // With views: whether the job is over, in which case nobody may ever close the round that
+  // EnterRound waits for: it then ends with CANCELLED. May be empty.
+  std::function<bool()> over;
   uint32_t statistics_interval_steps = 10;
   double connect_seconds = 60;  // bound on every wait for a server
   uint32_t window = 3;          // segments in flight to one server

@@ -278,6 +278,9 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     if (options_.stop != nullptr && options_.stop->load() && !folds) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
     }
+    if (operation_.absent && options_.over && options_.over()) {
+      return absl::CancelledError(absl::StrCat("the job ended before round ", operation_.round));
+    }
     if (!options_.views && absl::ToDoubleSeconds(absl::Now() - began_) > options_.connect_seconds) {
       return absl::DeadlineExceededError(absl::StrCat(
           "round ", operation_.round, " of segment ", token, " has not closed for ",

@@ -58,7 +58,10 @@ absl::Status TrainingLoop::Run() {
     }
     if (!ticket->has_value()) return client_->Finish();
     if (const absl::Status status = client_->Repair((*ticket)->number); !status.ok()) return status;
-    if (const absl::Status stepped = Step(**ticket); !stepped.ok()) return stepped;
+    const absl::Status stepped = Step(**ticket);
+    // It has waited for a round that nobody closes any more.
+    if (absl::IsCancelled(stepped) && !Stopped() && lead_->finished()) return absl::OkStatus();
+    if (!stepped.ok()) return stepped;
   }
 }
 

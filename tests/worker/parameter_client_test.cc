@@ -532,6 +532,20 @@ TEST_F(ParameterClientTest, GoesOnWithAServerThatCameBackFromACheckpoint) {
   }
 }
 
+// Nobody may be left who would close it.
+TEST_F(ParameterClientTest, WhoWaitsForARoundHearsThatTheJobIsOver) {
+  StartServers({.synchronous = true, .pending_fetches = 1'000'000'000});
+  ParameterClientOptions options = Options();
+  options.synchronous = true;
+  options.views = true;
+  std::atomic<int> asked{0};
+  options.over = [&] { return ++asked > 20; };
+  auto client = Connected(options);
+  const auto entered = client->EnterRound(3);
+  EXPECT_EQ(entered.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(entered.status().message()), HasSubstr("the job ended before round"));
+}
+
 TEST_F(ParameterClientTest, RoundsDoNotGoOnWithAServerThatHasLostSomething) {
   StartServers({.synchronous = true});
   ParameterClientOptions options = Options();
