@@ -4,7 +4,7 @@
 //   run.textproto           which run it is of (server/run_description.h)
 //   journal.*               server/journal.h
 //   checkpoint.*            server/checkpoint_files.h
-//   lead.textproto          the lead's: evaluations, and why the job was stopped
+//   lead.textproto          the lead's: what it is told beside its dealer's events (a LeadState)
 //
 //   auto durability = Durability::Open(options, job).value();
 //   ServerContext context(job, shard, durability.get(), ...);   // events go through it
