@@ -76,6 +76,9 @@ class CheckpointWriter {
     // The first file of the journal that some checkpoint needs which is kept: Journal::RemoveBefore.
     // 0: none needs any, or one of them cannot be read now (removal says why): remove nothing.
     uint64_t journal_file = 0;
+    // Events from this number on are behind a checkpoint that is kept and stands alone: a later start
+    // has written them. ~0: there is none.
+    uint64_t journal_number = ~uint64_t{0};
     // What kept older ones from being removed, or from being read; the checkpoint stands all the same.
     absl::Status removal;
   };

@@ -261,7 +261,11 @@ void CheckpointWriter::RemoveOlder(uint32_t keep, Committed* committed) {
       continue;
     }
     const auto manifest = text.ok() ? ParseManifest(*text) : text.status();
-    if (!manifest.ok() || manifest->about.journal_file == 0) continue;
+    if (!manifest.ok()) continue;
+    if (manifest->about.journal_file == 0) {
+      committed->journal_number = std::min(committed->journal_number, manifest->next_number());
+      continue;
+    }
     const uint64_t file = manifest->about.journal_file;
     committed->journal_file = committed->journal_file == 0 ? file : std::min(committed->journal_file, file);
   }

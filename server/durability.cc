@@ -17,7 +17,6 @@
 namespace foreshard {
 namespace {
 
-constexpr char kLeadFile[] = "lead.textproto";
 // How often the thread looks whether a checkpoint is due.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 constexpr absl::Duration kTellReplay = absl::Seconds(5);
@@ -114,7 +113,7 @@ absl::Status Durability::Begin(ServerContext* context, Lead* lead) {
       lead_changed_ = true;
     });
   }
-  state_id_ = context->incarnation;
+  state_id_ = run_id_ = context->incarnation;
   if (found_.has_value()) {
     if (absl::Status restored = Restore(); !restored.ok()) return restored;
   } else {
@@ -129,7 +128,13 @@ absl::Status Durability::BeginRun(const Shard::Agreement& agreed) {
       DescribeRun(job_, agreed.schema, agreed.plan, agreed.train_examples, options_.shard);
   description.set_state_id(context_->incarnation);
   description.set_incarnation(context_->incarnation);
+  description.set_run_id(context_->incarnation);
+  description.set_unjournaled(mode_ == JournalMode::kOff);
   absl::Status status = WriteRunDescription(storage_.get(), description);
+  if (status.ok()) {
+    absl::MutexLock lock(&run_mutex_);
+    description_ = description;
+  }
   if (status.ok()) status = OpenJournal(IdentityOf(description), 1);
   if (!status.ok()) {
     LOG(ERROR) << "the state directory cannot be used: " << status;
@@ -178,30 +183,43 @@ absl::Status Durability::Restore() {
         return true;
       }});
   if (!recovered.ok()) return recovered.status();
+  // Where nothing was kept yet, it begins anew like any other.
+  lost_ = found.unjournaled() || (found.run_id() == 0 && mode_ == JournalMode::kOff);
+  if (lost_ && shard.synchronous() && job_.servers().shards() > 1 && recovered->checkpoint.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        storage_->Describe(""), ": what came after ", recovered->checkpoint_name, " is lost, since there was no journal "
+        "(durability.journal, on_failure), and rounds cannot go on from checkpoints that ", job_.servers().shards(),
+        " servers have taken at different moments; begin anew with these parameters (foreshard export, then foreshard "
+        "import --from), and with a journal"));
+  }
   for (const PassedOver& passed : recovered->passed_over) {
     LOG(WARNING) << storage_->Describe(passed.name) << " was passed over: " << passed.why;
   }
   if (lead_ != nullptr) {
-    const absl::StatusOr<std::string> text = storage_->Read(kLeadFile);
-    std::optional<v1::LeadState> newer;
-    if (text.ok()) {
-      // Only what was reported is lost with it.
-      if (absl::Status parsed = ParseText(*text, &newer.emplace()); !parsed.ok()) {
-        LOG(WARNING) << storage_->Describe(kLeadFile) << " is damaged and passed over: " << parsed.message();
-        newer.reset();
-      }
-    } else if (!absl::IsNotFound(text.status())) {
-      return text.status();
-    }
-    lead_->Resume(newer.has_value() ? &*newer : nullptr);
+    const absl::StatusOr<std::optional<v1::LeadState>> newer = ReadLeadFile(*storage_);
+    // Only what was reported is lost with it.
+    if (absl::IsDataLoss(newer.status())) LOG(WARNING) << newer.status().message() << "; it is passed over";
+    if (!newer.ok() && !absl::IsDataLoss(newer.status())) return newer.status();
+    lead_->Resume(newer.ok() && newer->has_value() ? &**newer : nullptr);
   }
   found.set_incarnation(context_->incarnation);
-  // Without a journal, what came after the checkpoint is lost.
-  if (mode_ == JournalMode::kOff) found.set_state_id(context_->incarnation);
+  if (found.run_id() == 0) found.set_run_id(found.state_id());
+  if (lost_) {
+    LOG(WARNING) << storage_->Describe("") << ": what came after "
+                 << (recovered->checkpoint_name.empty() ? "its beginning" : recovered->checkpoint_name)
+                 << " is lost, since there was no journal; workers go on with what there is";
+    found.set_state_id(context_->incarnation);
+  }
+  found.set_unjournaled(mode_ == JournalMode::kOff);
   *found.mutable_job() = job_;
   *found.mutable_contract() = contract;
   if (absl::Status written = WriteRunDescription(storage_.get(), found); !written.ok()) return written;
+  {
+    absl::MutexLock lock(&run_mutex_);
+    description_ = found;
+  }
   state_id_ = found.state_id();
+  run_id_ = found.run_id();
   if (absl::Status opened = OpenJournal(identity, recovered->next_number); !opened.ok()) return opened;
   shard.set_last_number(journal_->first_number() - 1);
   const uint64_t closed = shard.CloseCompleteRounds();
@@ -210,9 +228,9 @@ absl::Status Durability::Restore() {
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   absl::MutexLock lock(&mutex_);
   restored_ = absl::StrFormat(
-      "%s, %d events of the journal replayed, in %.2f s",
+      "%s, %d events of the journal replayed, in %.2f s%s",
       recovered->checkpoint_name.empty() ? "no checkpoint" : recovered->checkpoint_name, recovered->replayed,
-      seconds);
+      seconds, lost_ ? "; what came after is lost" : "");
   if (recovered->checkpoint.has_value()) {
     newest_.path = storage_->Describe(recovered->checkpoint_name);
     newest_.step = recovered->checkpoint->about.step;
@@ -240,7 +258,9 @@ void Durability::RestoreMembers() {
       training = cell->segment->joined(worker) || (there == incarnation && training);
       incarnation = there;
     }
-    if (incarnation != 0) context_->members.Restore(worker, incarnation, training, now);
+    if (incarnation == 0) continue;
+    const v1::Introduction was = lead_ == nullptr ? v1::Introduction() : lead_->introduction(worker, incarnation);
+    context_->members.Restore(worker, incarnation, training, was.name(), was.device(), now);
   }
 }
 
@@ -251,6 +271,16 @@ void Durability::Record(const Event& event) {
 
 bool Durability::JournalStands() const {
   return mode_ != JournalMode::kOff && begun() && journal_->status().ok();
+}
+
+absl::Status Durability::SetUnjournaled(bool unjournaled) {
+  absl::MutexLock lock(&run_mutex_);
+  if (description_.unjournaled() == unjournaled) return absl::OkStatus();
+  v1::RunDescription description = description_;
+  description.set_unjournaled(unjournaled);
+  if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) return written;
+  description_ = std::move(description);
+  return absl::OkStatus();
 }
 
 absl::Status Durability::status() const {
@@ -265,6 +295,8 @@ void Durability::JournalFailed(const absl::Status& failure) {
   if (continues_) {
     LOG(ERROR) << "training goes on without a journal (durability.on_failure: continue): what comes after "
                   "the newest checkpoint is lost if this server dies";
+    // Where the disk does not take this either, Run tries again.
+    SetUnjournaled(true).IgnoreError();
     return;
   }
   LOG(ERROR) << "this server ends (durability.on_failure: stop); start it again when the disk can be written";
@@ -306,6 +338,7 @@ void Durability::Run() {
       lead_changed = std::exchange(lead_changed_, false) && begun();
     }
     if (lead_changed) SaveLead();
+    if (continues_ && begun() && !journal_->status().ok()) SetUnjournaled(true).IgnoreError();
     if (!due && requests.empty()) continue;
     const absl::StatusOr<Written> written = WriteCheckpoint();
     for (const auto& done : requests) done(written);
@@ -395,7 +428,8 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
   written->path = storage_->Describe(committed->name);
   if (!committed->removal.ok()) LOG(WARNING) << "older checkpoints stay: " << committed->removal;
   if (JournalStands() && committed->journal_file != 0 && !job_.durability().keep_journal()) {
-    if (absl::Status removed = journal_->RemoveBefore(committed->journal_file); !removed.ok()) {
+    if (absl::Status removed = journal_->RemoveBefore(committed->journal_file, committed->journal_number);
+        !removed.ok()) {
       LOG(WARNING) << "older files of the journal stay: " << removed;
     }
   }
@@ -451,7 +485,21 @@ absl::Status Durability::Finish() {
   absl::Status status;
   if (changed && lead_ != nullptr) SaveLead();
   if (write && context_->shard.MissingSegments().empty()) status = WriteCheckpoint().status();
-  status.Update(journal_->Close());
+  absl::Status closed = journal_->Close();
+  if (continues_ && !closed.ok()) {
+    // As it was asked to; what the checkpoint has is all there is.
+    if (status.ok()) {
+      LOG(WARNING) << "trained on without a journal, as durability.on_failure: continue says, since that failed ("
+                   << closed.message() << "): the last checkpoint has everything";
+    }
+    closed = absl::OkStatus();
+  }
+  status.Update(closed);
+  const bool has_all = [&] {
+    absl::MutexLock lock(&mutex_);
+    return context_->shard.last_number() <= newest_number_;
+  }();
+  if (status.ok() && !JournalStands() && has_all) status = SetUnjournaled(false);
   return status;
 }
 

@@ -4,7 +4,7 @@
 //   run.textproto           which run it is of (server/run_description.h)
 //   journal.*               server/journal.h
 //   checkpoint.*            server/checkpoint_files.h
-//   lead.textproto          the lead's: evaluations, and why the job was stopped
+//   lead.textproto          the lead's: what it is told beside its dealer's events (a LeadState)
 //
 //   auto durability = Durability::Open(options, job).value();
 //   ServerContext context(job, shard, durability.get(), ...);   // events go through it
@@ -17,7 +17,11 @@
 //   stop      status() is an error from then on, so that nothing is acknowledged that could be
 //             lost, and `failed` is called, by which the process ends. The workers wait for the
 //             next start, which has all that was acknowledged
-//   continue  training goes on without a journal; checkpoints stand alone from then on
+//   continue  training goes on without a journal; checkpoints stand alone from then on, and an end
+//             writes one with everything
+// Without a journal (off, or continue after a failure) a process that is killed loses what came after the newest
+// checkpoint. The next start says so by another state_id, and workers take its parameters; not in
+// rounds of several servers, whose checkpoints are of different moments: it is refused.
 // A checkpoint that cannot be written is reported and tried again after the next interval: what
 // there is, checkpoint and journal, still says it all.
 #pragma once
@@ -70,11 +74,14 @@ class Durability final : public EventSink {
 
   // Brings shard, lead (null on other servers) and members back to where the last start was
   // when it ended, however it ended, and begins the journal. In a new folder the journal begins
-  // when the shard's Agree settles the schema. Errors as of Recover and Journal::Open; context
-  // and lead outlive this.
+  // when the shard's Agree settles the schema. Errors as of Recover and Journal::Open;
+  // FAILED_PRECONDITION: rounds that cannot go on without what is lost. Context and lead outlive this.
   absl::Status Begin(ServerContext* context, Lead* lead);
-  // HelloReply.state_id.
+  // HelloReply.state_id and .run_id.
   uint64_t state_id() const { return state_id_.load(); }
+  uint64_t run_id() const { return run_id_.load(); }
+  // Whether this start went on from a checkpoint without what came after it.
+  bool lost() const { return lost_; }
   // Whether a Record may wait for the disk.
   bool slow() const { return mode_ == JournalMode::kSynced; }
 
@@ -113,6 +120,8 @@ class Durability final : public EventSink {
   absl::Status OpenJournal(const StateIdentity& identity, uint64_t least_number);
   void JournalFailed(const absl::Status& failure);
   bool JournalStands() const;
+  // RunDescription.unjournaled, on the disk. Does nothing where it says so already.
+  absl::Status SetUnjournaled(bool unjournaled);
   bool begun() const { return begun_.load(std::memory_order_acquire); }
 
   void Run();
@@ -130,13 +139,17 @@ class Durability final : public EventSink {
   std::optional<v1::RunDescription> found_;
   ServerContext* context_ = nullptr;
   Lead* lead_ = nullptr;
-  std::atomic<uint64_t> state_id_{0};
+  std::atomic<uint64_t> state_id_{0}, run_id_{0};
+  bool lost_ = false;  // constant from Begin on
   std::atomic<uint64_t> replayed_{0};
 
   // Made before any event is recorded, and there from begun_ on.
   std::unique_ptr<Journal> journal_;
   StateIdentity identity_;
   std::atomic<bool> begun_{false};
+
+  absl::Mutex run_mutex_;
+  v1::RunDescription description_ ABSL_GUARDED_BY(run_mutex_);  // as it is on the disk, from begun_ on
 
   mutable absl::Mutex mutex_;
   std::string restored_ ABSL_GUARDED_BY(mutex_);

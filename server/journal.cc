@@ -347,18 +347,27 @@ absl::Status Journal::SyncThrough(uint64_t number) {
   return status;
 }
 
-absl::Status Journal::RemoveBefore(uint64_t file) {
+absl::Status Journal::RemoveBefore(uint64_t file, uint64_t number) {
   if (options_.mode == JournalMode::kOff) return absl::OkStatus();
   const uint64_t current = figures().file;
   const auto names = ListJournalFiles(*storage_);
   if (!names.ok()) return names.status();
   bool any = false;
-  for (const JournalFileName& name : *names) {
-    if (name.sequence >= std::min(file, current)) break;
-    if (absl::Status removed = storage_->Remove(name.name); !removed.ok()) return removed;
+  absl::Status status;
+  for (size_t k = 0; k + 1 < names->size() && (*names)[k].sequence < std::min(file, current); ++k) {
+    if (number != ~uint64_t{0}) {
+      // Its events are those before the next one's first.
+      const auto bytes = storage_->ReadAt((*names)[k + 1].name, 0, kJournalHeaderBytes);
+      const auto next = bytes.ok() ? ParseJournalHeader(AsBytes(*bytes)) : bytes.status();
+      status = next.status();
+      if (!next.ok() || next->first_number > number) break;
+    }
+    status = storage_->Remove((*names)[k].name);
+    if (!status.ok()) break;
     any = true;
   }
-  return any ? storage_->SyncFolder("") : absl::OkStatus();
+  if (any) status.Update(storage_->SyncFolder(""));
+  return status;
 }
 
 absl::Status Journal::Close() {

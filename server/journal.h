@@ -103,8 +103,9 @@ class Journal final : public EventSink {
   // Returns when all events up to this number are on the disk, in either mode. Waits for
   // those that are not recorded yet: DEADLINE_EXCEEDED after the journal's patience.
   absl::Status SyncThrough(uint64_t number);
-  // Removes the files before this place, oldest first; never the one being written.
-  absl::Status RemoveBefore(uint64_t file);
+  // Removes the files before this place, oldest first, up to one with events from `number` on;
+  // never the one being written.
+  absl::Status RemoveBefore(uint64_t file, uint64_t number = ~uint64_t{0});
   // Finishes the file, behind the events that are being recorded; those that come later are a
   // failure.
   absl::Status Close();

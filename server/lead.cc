@@ -8,6 +8,7 @@
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
+#include "server/durability.h"
 #include "server/job_machines.h"
 #include "server/monotonic_time.h"
 
@@ -26,12 +27,33 @@ constexpr size_t kMaxPastWorkers = 10'000;
 
 }  // namespace
 
+class ABSL_SCOPED_LOCKABLE Lead::Section {
+ public:
+  explicit Section(Lead& lead) ABSL_EXCLUSIVE_LOCK_FUNCTION(lead.mutex_) : lead_(lead) {
+    lead_.mutex_.Lock();
+    lead_.performed_ = &events_;
+  }
+  ~Section() ABSL_UNLOCK_FUNCTION() {
+    lead_.performed_ = nullptr;
+    lead_.mutex_.Unlock();
+    // Others may have later numbers by now, and wait for these.
+    for (const Event& event : events_) lead_.context_.shard.Record(event);
+  }
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
+
+ private:
+  Lead& lead_;
+  std::vector<Event> events_;
+};
+
 Lead::Lead(ServerContext& context)
     : context_(context),
       next_incarnation_(context.incarnation),
       slots_(context.members.slots()),
       figures_(context.members.slots()),
-      waiting_for_(context.members.slots()) {}
+      waiting_for_(context.members.slots()),
+      introductions_(context.members.slots()) {}
 
 Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
@@ -45,7 +67,7 @@ Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   Event record = ToEvent(event);
   record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
-  context_.shard.Record(record);
+  performed_->push_back(record);
   return deal;
 }
 
@@ -76,7 +98,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
     LOG_EVERY_T(WARNING, 1) << "refused to register '" << request.worker_name() << "': " << status;
     return status;
   }
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
   const RoundBook* rounds = dealer_->rounds();
   const bool gathering = rounds != nullptr && !rounds->started();
@@ -126,6 +148,10 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   }
   if (slots_.dealing(*slot) != 0) Perform({DealerEvent::Kind::kLost, *slot});
   Perform({DealerEvent::Kind::kJoin, *slot}, incarnation);
+  introductions_[*slot].set_incarnation(incarnation);
+  introductions_[*slot].set_name(request.worker_name());
+  introductions_[*slot].set_device(request.device());
+  Changed();
   figures_[*slot].Clear();
   waiting_for_[*slot].clear();
   context_.figures.ResetWorker(*slot);
@@ -177,12 +203,16 @@ void Lead::NoteProgress() {
 absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     const v1::FetchTicketsRequest& request) {
   const uint32_t worker = request.worker();
-  if (absl::Status status =
-          context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
-      !status.ok()) {
-    return status;
+  absl::Status known = context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
+  const bool forgotten = absl::IsFailedPrecondition(known) && WasForgotten(worker, request.incarnation());
+  if (forgotten) {
+    known = context_.members.Join(worker, request.incarnation(), "", "", MonotonicNanoseconds());
   }
-  absl::MutexLock lock(&mutex_);
+  if (!known.ok()) return known;
+  Section section(*this);
+  if (forgotten) {
+    if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  }
   if (dealer_ == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker ", worker, " is not registered: register with the lead first"));
@@ -193,6 +223,10 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
         absl::StrCat("worker ", worker, ": a newer incarnation is registered"));
   }
   Complete(worker, request.completed());
+  // Of a start that was forgotten there may still be an older one.
+  if (slots_.dealing(worker) != 0 && slots_.dealing(worker) < request.incarnation()) {
+    Perform({DealerEvent::Kind::kLost, worker});
+  }
   if (slots_.dealing(worker) == 0 && !dealer_->finished()) {
     Perform({DealerEvent::Kind::kJoin, worker}, request.incarnation());
   }
@@ -231,6 +265,11 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   return reply;
 }
 
+bool Lead::WasForgotten(uint32_t worker, uint64_t incarnation) const {
+  return context_.durability != nullptr && context_.durability->lost() && worker < context_.members.slots() &&
+         incarnation > context_.members.incarnation(worker) && incarnation < context_.incarnation;
+}
+
 void Lead::NoteRounds(const v1::FetchTicketsRequest& request) {
   const RoundBook* rounds = dealer_->rounds();
   if (rounds == nullptr) return;
@@ -246,6 +285,7 @@ void Lead::NoteRounds(const v1::FetchTicketsRequest& request) {
 void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
   if (!phases_.has_value()) return;
   const RoundBook& rounds = *dealer_->rounds();
+  const uint64_t measured = phases_->measured_before();
   for (const v1::RoundFigures& figures : request.round_figures()) {
     const RoundSums sums = {.round = figures.round(),
                             .variance_sum = figures.variance_sum(),
@@ -261,6 +301,7 @@ void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
                                               : "in full precision again")
                  << ": " << phases_->reason();
   }
+  if (phases_->measured_before() != measured) Changed();
 }
 
 void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsReply* reply) const {
@@ -364,7 +405,7 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
       context_.members.Leave(worker, request.incarnation(), MonotonicNanoseconds());
   if (!left.ok()) return left.status();
   {
-    absl::MutexLock lock(&mutex_);
+    Section section(*this);
     if (dealer_ != nullptr) Complete(worker, request.completed());
     if (request.has_figures()) figures_[worker] = request.figures();
     if (slots_.dealing(worker) == request.incarnation()) Perform({DealerEvent::Kind::kLost, worker});
@@ -377,13 +418,13 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
 }
 
 void Lead::NoteLost(uint32_t worker, uint64_t incarnation) {
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   if (slots_.dealing(worker) == 0 || slots_.dealing(worker) != incarnation) return;
   Perform({DealerEvent::Kind::kLost, worker});
 }
 
 void Lead::Stop(const std::string& reason) {
-  absl::MutexLock lock(&mutex_);
+  Section section(*this);
   StopLocked(reason);
 }
 
@@ -425,6 +466,17 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
 v1::LeadState Lead::StateLocked() const {
   v1::LeadState state;
   slots_.Save(&state);
+  state.mutable_introductions()->Assign(introductions_.begin(), introductions_.end());
+  if (phases_.has_value()) {
+    const PhaseControl::History history = phases_->history();
+    v1::PhaseHistory& saved = *state.mutable_phases();
+    saved.set_announced_round(history.announced_round);
+    for (const auto& [round, sum] : history.variance_sums) {
+      saved.add_rounds(round);
+      saved.add_variance_sums(sum);
+    }
+    saved.set_stability(history.stability);
+  }
   for (const v1::Evaluation& evaluation : evaluations_) *state.add_evaluations() = evaluation;
   if (stopped_) state.set_stop_reason(reason_);
   return state;
@@ -446,9 +498,8 @@ absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
   if (absl::Status status = dealer_->Load(dealer); !status.ok()) return status;
   if (absl::Status status = slots_.Load(state); !status.ok()) return status;
-  evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
   stopped_ = dealer_->stopped();
-  reason_ = state.stop_reason();
+  restored_ = state;
   return absl::OkStatus();
 }
 
@@ -463,25 +514,29 @@ absl::Status Lead::Replay(const Event& event) {
 
 void Lead::Resume(const v1::LeadState* newer) {
   absl::MutexLock lock(&mutex_);
-  if (dealer_ == nullptr) {
-    // It was stopped before anybody had registered.
-    if (newer != nullptr && !newer->stop_reason().empty()) {
-      stopped_ = true;
-      reason_ = newer->stop_reason();
-    }
-    return;
+  v1::LeadState state = std::exchange(restored_, {});
+  if (newer != nullptr) TakeNewer(*newer, &state);
+  for (int slot = 0; slot < std::min<int>(state.introductions_size(), introductions_.size()); ++slot) {
+    introductions_[slot] = state.introductions(slot);
   }
-  if (newer != nullptr && newer->evaluations_size() > static_cast<int>(evaluations_.size())) {
-    evaluations_.assign(newer->evaluations().begin(), newer->evaluations().end());
-  }
-  if (stopped_ && reason_.empty()) {
-    reason_ = newer != nullptr && !newer->stop_reason().empty() ? newer->stop_reason() : "stopped";
-  }
+  // Without a dealer it was stopped before anybody had registered.
+  if (dealer_ == nullptr) stopped_ = !state.stop_reason().empty();
+  if (stopped_) reason_ = state.stop_reason().empty() ? "stopped" : state.stop_reason();
+  if (dealer_ == nullptr) return;
+  evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
     next_incarnation_ = std::max(next_incarnation_, slots_.known(slot));
   }
   if (phases_.has_value() && dealer_->rounds() != nullptr && dealer_->rounds()->announced_round() > 0) {
     phases_->Announced(dealer_->rounds()->announced_phase(), dealer_->rounds()->announced_round());
+  }
+  if (phases_.has_value()) {
+    const v1::PhaseHistory& saved = state.phases();
+    PhaseControl::History history = {.announced_round = saved.announced_round(), .stability = saved.stability()};
+    for (int k = 0; k < std::min(saved.rounds_size(), saved.variance_sums_size()); ++k) {
+      history.variance_sums[saved.rounds(k)] = saved.variance_sums(k);
+    }
+    phases_->Resume(history);
   }
   epochs_told_ = dealer_->completed_epochs();
   NoteProgress();
@@ -490,6 +545,12 @@ void Lead::Resume(const v1::LeadState* newer) {
 LeadSlots Lead::slots() const {
   absl::MutexLock lock(&mutex_);
   return slots_;
+}
+
+v1::Introduction Lead::introduction(uint32_t slot, uint64_t incarnation) const {
+  absl::MutexLock lock(&mutex_);
+  const v1::Introduction& found = introductions_[slot];
+  return found.incarnation() == incarnation ? found : v1::Introduction();
 }
 
 }  // namespace foreshard

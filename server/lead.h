@@ -52,6 +52,8 @@ class Lead {
   void Resume(const v1::LeadState* newer);
   // As they are now.
   LeadSlots slots() const;
+  // Of the slot's worker; empty where it is not of this incarnation.
+  v1::Introduction introduction(uint32_t slot, uint64_t incarnation) const;
 
   // For a checkpoint: all at one moment, and the number of the last event that may be in it.
   // None: nobody has registered yet.
@@ -62,7 +64,7 @@ class Lead {
   };
   std::optional<Saved> Save() const;
   v1::LeadState state() const;
-  // Called, under a lock, when LeadState's evaluations or reason have changed; must not block.
+  // Called, under a lock, when LeadState has changed but by the dealer's events; must not block.
   void set_changed(std::function<void()> changed) { changed_ = std::move(changed); }
 
   // Fills the lead's fields, and the figures of the workers listed in the reply.
@@ -70,10 +72,16 @@ class Lead {
   bool finished() const;
 
  private:
-  // Journaled, with a number given under the lock; but for a fetch that brings
+  // Holds the mutex, and when it has let go of it, records what was performed meanwhile: a record
+  // may wait for the disk.
+  class Section;
+
+  // To be journaled by the section, with a number given under the lock; but for a fetch that brings
   // nothing, which changes nothing. `incarnation`: of who joins.
   Deal Perform(const DealerEvent& event, uint64_t incarnation = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether this start of a worker was registered by an earlier one of the lead, which is lost.
+  bool WasForgotten(uint32_t worker, uint64_t incarnation) const;
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -101,6 +109,7 @@ class Lead {
   ServerContext& context_;
   std::function<void()> changed_;
   mutable absl::Mutex mutex_;
+  std::vector<Event>* performed_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the section
   std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
   std::optional<PhaseControl> phases_ ABSL_GUARDED_BY(mutex_);  // rules that squeeze
   uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
@@ -110,7 +119,9 @@ class Lead {
   // By slot: why a worker with empty hands was dealt nothing when it last asked.
   std::vector<std::string> waiting_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::Introduction> introductions_ ABSL_GUARDED_BY(mutex_);  // by slot
   std::vector<v1::Evaluation> evaluations_ ABSL_GUARDED_BY(mutex_);
+  v1::LeadState restored_ ABSL_GUARDED_BY(mutex_);  // between Load and Resume
   // Rules with a worker half: where the learning rate jumps.
   std::vector<uint64_t> steps_ ABSL_GUARDED_BY(mutex_);
   uint32_t epochs_told_ ABSL_GUARDED_BY(mutex_) = 0;

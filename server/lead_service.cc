@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
+#include "server/durability.h"
 
 namespace foreshard {
 
@@ -25,7 +26,7 @@ grpc::ServerUnaryReactor* LeadService::Ask(grpc::CallbackServerContext* context,
     if (status.ok()) *reply = *std::move(answered);
     reactor->Finish(ToGrpc(status));
   };
-  if (heavy) {
+  if (heavy || (context_.durability != nullptr && context_.durability->slow())) {
     context_.threads.Run(answer);
   } else {
     answer();

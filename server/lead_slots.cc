@@ -69,6 +69,29 @@ absl::Status LeadSlots::Load(const v1::LeadState& state) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<v1::LeadState>> ReadLeadFile(const Storage& storage) {
+  const absl::StatusOr<std::string> text = storage.Read(kLeadFile);
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  if (!text.ok()) return text.status();
+  v1::LeadState state;
+  if (absl::Status parsed = ParseText(*text, &state); !parsed.ok()) {
+    return absl::DataLossError(absl::StrCat(storage.Describe(kLeadFile), " is damaged: ", parsed.message()));
+  }
+  return state;
+}
+
+void TakeNewer(const v1::LeadState& newer, v1::LeadState* state) {
+  if (newer.evaluations_size() > state->evaluations_size()) *state->mutable_evaluations() = newer.evaluations();
+  if (state->stop_reason().empty()) state->set_stop_reason(newer.stop_reason());
+  for (int slot = 0; slot < newer.introductions_size(); ++slot) {
+    if (slot == state->introductions_size()) state->add_introductions();
+    if (newer.introductions(slot).incarnation() > state->introductions(slot).incarnation()) {
+      *state->mutable_introductions(slot) = newer.introductions(slot);
+    }
+  }
+  if (newer.has_phases()) *state->mutable_phases() = newer.phases();
+}
+
 absl::StatusOr<v1::LeadState> LeadStateOf(const CheckpointManifest& checkpoint) {
   v1::LeadState state;
   const auto text = checkpoint.about.extra.find(kLeadStateKey);

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/storage/storage.h"
 #include "foreshard/v1/job.pb.h"
 #include "foreshard/v1/state.pb.h"
 #include "server/checkpoint_manifest.h"
@@ -53,6 +55,16 @@ class LeadSlots {
   };
   std::vector<Slot> slots_;
 };
+
+// The file of the lead's state directory with its newest LeadState: what dealer and checkpoints do
+// not have. Its fields dealing, examples and known are older than what follows from the journal.
+inline constexpr char kLeadFile[] = "lead.textproto";
+// None where it is not there. DATA_LOSS: it is damaged, which loses only what was reported since
+// the last checkpoint.
+absl::StatusOr<std::optional<v1::LeadState>> ReadLeadFile(const Storage& storage);
+// Adds to what a checkpoint has of the lead what its file has: evaluations, reason of the stop,
+// introductions, phases.
+void TakeNewer(const v1::LeadState& newer, v1::LeadState* state);
 
 // The key under which a checkpoint's manifest has the lead's state, a LeadState as text.
 inline constexpr char kLeadStateKey[] = "lead";

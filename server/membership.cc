@@ -55,9 +55,12 @@ absl::Status Membership::Join(uint32_t worker, uint64_t incarnation, const std::
   return absl::OkStatus();
 }
 
-void Membership::Restore(uint32_t worker, uint64_t incarnation, bool training, int64_t now) {
+void Membership::Restore(uint32_t worker, uint64_t incarnation, bool training, const std::string& name,
+                         const std::string& device, int64_t now) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = *slots_[worker];
+  slot.name = name;
+  slot.device = device;
   slot.last_seen.store(now);
   slot.incarnation.store(incarnation, std::memory_order_release);
   slot.state.store(training ? State::kTraining : State::kExpired);

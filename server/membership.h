@@ -46,7 +46,9 @@ class Membership {
 
   // After a restart, before there are callers: what was known of a slot. `training`: a lease
   // begins; else the worker counts as expired, and may come back.
-  void Restore(uint32_t worker, uint64_t incarnation, bool training, int64_t now);
+  // `name` and `device`: as in Join.
+  void Restore(uint32_t worker, uint64_t incarnation, bool training, const std::string& name,
+               const std::string& device, int64_t now);
 
   // Notes a message; an expired worker is training again. ABORTED: fenced;
   // FAILED_PRECONDITION: it has not joined, or left.

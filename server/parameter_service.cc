@@ -134,6 +134,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
   reply->set_shard(context_.shard.index());
   reply->set_server_incarnation(context_.incarnation);
   reply->set_state_id(context_.durability == nullptr ? context_.incarnation : context_.durability->state_id());
+  reply->set_run_id(context_.durability == nullptr ? context_.incarnation : context_.durability->run_id());
   for (const uint32_t segment : context_.shard.MissingSegments()) {
     reply->add_missing_segments(segment);
   }
@@ -381,8 +382,8 @@ absl::Status ParameterService::Answer(Call& call) {
   }
   if (performed->round_closed) {
     context_.figures.metrics().round_duration_seconds->Observe(performed->round_seconds);
-    for (RoundWaiter* waiter : performed->released) Resume(waiter);
   }
+  for (RoundWaiter* waiter : performed->released) Resume(waiter);
   // Nobody may build upon what the journal has not taken.
   if (absl::Status recorded = context_.shard.recorded(); !recorded.ok()) {
     if (buffer.has_value()) context_.buffers.Return(*buffer);

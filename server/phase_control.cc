@@ -59,6 +59,12 @@ std::optional<Phase> PhaseControl::Decide(const RoundSums& sums, uint64_t comple
   return phase;
 }
 
+void PhaseControl::Resume(const History& history) {
+  if (history.announced_round != announced_round_) return;
+  variance_sums_ = history.variance_sums;
+  stability_ = history.stability;
+}
+
 void PhaseControl::Announced(Phase phase, uint64_t round) {
   announced_ = phase;
   announced_round_ = round;

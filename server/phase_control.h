@@ -49,6 +49,18 @@ class PhaseControl {
   std::optional<Phase> Decide(const RoundSums& sums, uint64_t completed_tickets,
                               const RoundBook& rounds, absl::FunctionRef<void(Phase)> announce);
 
+  // For another start of the lead: what Note goes by, but for its options.
+  struct History {
+    uint64_t announced_round = 0;
+    std::map<uint64_t, double> variance_sums;  // by round
+    double stability = 0;
+  };
+  History history() const { return {announced_round_, variance_sums_, stability_}; }
+  // One beyond the newest round in it; 0: none.
+  uint64_t measured_before() const { return variance_sums_.empty() ? 0 : variance_sums_.rbegin()->first + 1; }
+  // After Announced, where there was one. A history of another phase is passed over.
+  void Resume(const History& history);
+
   // Why Note has decided so, in words.
   const std::string& reason() const { return reason_; }
   // The newest ratio of the sums of variance, at most 1; 0: none yet.

@@ -233,13 +233,13 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
         performed.outcome = segment.Apply(closed, nullptr);
         performed.outcome.result = result;
         performed.round_closed = true;
-        // Those that wait for a round that is closed now.
-        const auto done = std::partition(
-            cell.waiters.begin(), cell.waiters.end(),
-            [&](const RoundWaiter* waiter) { return waiter->round >= segment.open_round(); });
-        performed.released.assign(done, cell.waiters.end());
-        cell.waiters.erase(done, cell.waiters.end());
       }
+      // Those that wait for a round that is closed now, or that a view has given up.
+      const auto done = std::partition(
+          cell.waiters.begin(), cell.waiters.end(),
+          [&](const RoundWaiter* waiter) { return waiter->round >= segment.open_round(); });
+      performed.released.assign(done, cell.waiters.end());
+      cell.waiters.erase(done, cell.waiters.end());
     }
     const int64_t end = MonotonicNanoseconds();
     performed.apply_seconds = SecondsBetween(start, end);

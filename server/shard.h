@@ -82,10 +82,10 @@ class Shard {
     Outcome outcome;
     EventKind kind = EventKind::kRead;  // what Admit made of it
     double apply_seconds = 0;
-    // Synchronous: the event completed its round; these waited for it and are the
-    // caller's to resume.
+    // Synchronous: the event completed its round.
     bool round_closed = false;
     double round_seconds = 0;
+    // Whose round is over: they are the caller's to resume.
     std::vector<RoundWaiter*> released;
     // A repair that is pending: whose momentum is missing.
     std::vector<uint32_t> missing_workers;

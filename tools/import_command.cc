@@ -62,8 +62,11 @@ absl::StatusOr<v1::JobSpec> LoadJob(const ImportFlags& flags) {
 }
 
 absl::Status FromState(const ImportFlags& flags, LongWork* work) {
-  const absl::StatusOr<StoredRun> from = OpenRun(flags.from_state, Shards::kAll);
-  if (!from.ok()) return from.status();
+  // What a server is told while this goes on would be lost with its folder.
+  const absl::StatusOr<StoredRun> from = OpenRun(flags.from_state, Shards::kAll, Others::kMustNotWrite);
+  if (!from.ok()) {
+    return absl::Status(from.status().code(), absl::StrCat("--from-state: ", from.status().message()));
+  }
   v1::JobSpec job = from->job;
   if (!flags.job.empty()) {
     auto loaded = LoadJob(flags);

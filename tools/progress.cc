@@ -181,9 +181,12 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
                                                                    : "the parameters as sent",
                           last->final ? "" : absl::StrFormat(", after epoch %d", last->epoch));
   }
+  const RunFigures& before = history.before();
+  const auto rate = [&](uint64_t now, uint64_t then) {
+    return FormatRate(seconds > 0 && now > then ? static_cast<double>(now - then) / seconds : 0);
+  };
   absl::StrAppendFormat(&text, "  speed           %s examples/s, %s updates/s\n",
-                        FormatRate(seconds > 0 ? figures.examples / seconds : 0),
-                        FormatRate(seconds > 0 ? figures.updates / seconds : 0));
+                        rate(figures.examples, before.examples), rate(figures.updates, before.updates));
   absl::StrAppendFormat(&text, "  staleness       mean %.2f, p50 %d, p99 %d, max %d updates\n",
                         figures.staleness_mean(),
                         StalenessQuantile(figures.staleness_counts, 0.5, figures.staleness_max),
@@ -193,8 +196,9 @@ std::string Summary(const v1::JobSpec& job, const History& history, bool complet
   absl::StrAppendFormat(&text, "  pulled          %s\n",
                         Traffic(figures.pull_bytes, figures.pull_uncompressed_bytes));
   for (const WorkerFigure& worker : history.workers()) {
-    absl::StrAppendFormat(&text, "  %-15s %s examples on %s, staleness mean %.2f\n", worker.name,
-                          FormatCount(worker.examples), worker.device, worker.staleness_mean);
+    absl::StrAppendFormat(&text, "  %-15s %s examples%s, staleness mean %.2f\n", worker.name,
+                          FormatCount(worker.examples), worker.device.empty() ? "" : " on " + worker.device,
+                          worker.staleness_mean);
   }
   if (figures.skipped_batches > 0) {
     absl::StrAppendFormat(&text, "  skipped         %s\n", FormatSkipped(figures));

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+
 namespace foreshard {
 namespace {
 
@@ -52,6 +54,12 @@ void AddWorkers(absl::Span<const v1::StatusReply> servers, RunFigures* figures) 
       if (server.lead() != lead) continue;
       for (const v1::WorkerStatus& status : server.past_workers()) add(status, lead, true);
       for (const v1::WorkerStatus& status : server.workers()) add(status, lead, false);
+    }
+  }
+  // Servers that were started again may know its slot and nothing else.
+  for (std::vector<WorkerFigure>* list : {&figures->workers, &figures->past_workers}) {
+    for (WorkerFigure& worker : *list) {
+      if (worker.name.empty()) worker.name = absl::StrCat("worker in slot ", worker.id);
     }
   }
   std::stable_sort(figures->workers.begin(), figures->workers.end(),

@@ -152,6 +152,11 @@ class History {
   // Takes figures seen at this second of the run (rising).
   void Add(double seconds, const RunFigures& figures);
 
+  // What earlier runs have done, from which this one goes on: it is in the totals, not in this
+  // run's speed.
+  void GoOnFrom(const RunFigures& figures) { before_ = figures; }
+  const RunFigures& before() const { return before_; }
+
   const RunFigures& latest() const { return latest_; }
   const std::vector<Sample>& samples() const { return samples_; }
   // Every start of every worker that was ever seen, by slot, then in order of coming.
@@ -179,6 +184,7 @@ class History {
                    uint64_t Mark::*at_mark) const;
   void AddSample(double seconds, const RunFigures& figures);
 
+  RunFigures before_;
   RunFigures latest_;
   RunFigures at_last_sample_;
   double last_seconds_ = 0;

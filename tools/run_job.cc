@@ -150,7 +150,15 @@ class Launcher {
     if (absl::Status status = fleet_.WaitForServers(bound, give_up); !status.ok()) return status;
     addresses_ = fleet_.addresses();
     display_.Notice(absl::StrCat("servers: ", absl::StrJoin(addresses_, ",")));
+    admin_.emplace(addresses_, credentials_);
+    silent_since_.assign(addresses_.size(), absl::InfiniteFuture());
+    next_notice_.assign(addresses_.size(), absl::InfiniteFuture());
     training_since_ = absl::Now();
+    if (!options_.state_directory.empty()) {
+      AskStatus();
+      history_.GoOnFrom(history_.latest());
+      if (history_.latest().finished) return StartForTrained();
+    }
     for (uint32_t worker = 0; worker < options_.workers; ++worker) {
       std::vector<std::string> arguments = {absl::StrCat("--device=", options_.device)};
       if (worker < options_.slowdowns.size() && options_.slowdowns[worker] != 1) {
@@ -162,17 +170,22 @@ class Launcher {
       }
       if (absl::Status status = fleet_.StartWorker(worker, arguments); !status.ok()) return status;
     }
-    if (options_.evaluator) {
-      if (absl::Status status =
-              fleet_.StartEvaluator({absl::StrCat("--device=", options_.device)});
-          !status.ok()) {
-        return status;
-      }
-    }
-    admin_.emplace(addresses_, credentials_);
-    silent_since_.assign(addresses_.size(), absl::InfiniteFuture());
-    next_notice_.assign(addresses_.size(), absl::InfiniteFuture());
-    return absl::OkStatus();
+    return StartEvaluator();
+  }
+
+  absl::Status StartEvaluator() {
+    if (!options_.evaluator) return absl::OkStatus();
+    return fleet_.StartEvaluator({absl::StrCat("--device=", options_.device)});
+  }
+
+  // An earlier run has left nothing for workers to do.
+  absl::Status StartForTrained() {
+    const RunFigures& figures = history_.latest();
+    if (figures.batches < figures.total_tickets) return absl::OkStatus();  // it was stopped
+    display_.Notice(absl::StrCat("the job is complete already: ", options_.state_directory, " has all ",
+                                 FormatCount(figures.total_tickets), " batches of its ", figures.epochs,
+                                 " epochs; no workers are started"));
+    return StartEvaluator();
   }
 
   // Until the lead says that training is finished, or it can't go on.

@@ -195,10 +195,13 @@ void ExchangeCalls::Finished(Call* call) {
 }
 
 void ExchangeCalls::Refused(Call* call, const absl::Status& refusal) {
-  const absl::Status end = handler_->Refused(call->out.token, refusal);
-  if (end.ok()) return Retry(call, refusal);
-  End(end);
-  Drop(call);
+  auto instead = handler_->Refused(call->out.token, refusal);
+  if (!instead.ok()) {
+    End(instead.status());
+    return Drop(call);
+  }
+  if (instead->has_value()) call->out.message = **std::move(instead);
+  Retry(call, refusal);
 }
 
 void ExchangeCalls::Retry(Call* call, const absl::Status& failure) {

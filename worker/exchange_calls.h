@@ -60,8 +60,8 @@ class ExchangeHandler {
   // A reply. An error ends everything.
   virtual absl::StatusOr<FollowUp> Received(uint32_t token, const grpc::ByteBuffer& reply) = 0;
   // A server refused a message, or its answer was not read because the server is another one
-  // now: the error to end with; OK: it is to be sent again, as it was.
-  virtual absl::Status Refused(uint32_t token, const absl::Status& refusal) = 0;
+  // now: the error to end with; else what is to be sent instead; none: the same again.
+  virtual absl::StatusOr<std::optional<grpc::ByteBuffer>> Refused(uint32_t token, const absl::Status& refusal) = 0;
   // Once, at the end: no call is outstanding any more and none will be made.
   virtual void Failed(const absl::Status& status) = 0;
 };

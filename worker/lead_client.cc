@@ -163,6 +163,11 @@ std::string LeadClient::finish_reason() const {
   return finish_reason_;
 }
 
+bool LeadClient::finished() const {
+  absl::MutexLock lock(&mutex_);
+  return finished_;
+}
+
 size_t LeadClient::Ahead() const {
   if (seconds_per_ticket_ <= 0) return kFewestAhead;
   const double wanted = std::ceil(kAheadSeconds / seconds_per_ticket_) + 1;

@@ -103,6 +103,8 @@ class LeadClient {
   void Report(const v1::WorkerFigures& figures);
   // Why the job is over, once NextTicket has said so.
   std::string finish_reason() const;
+  // Whether the lead has said that the job is over.
+  bool finished() const;
 
   // Reports what is completed and gives the slot back; does not insist. Only the
   // first call does something.

@@ -227,6 +227,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   options.hello.set_incarnation((*lead)->incarnation());
   options.hello.set_worker_name(flags.name);
   options.stop = signals.stop();
+  options.over = [lead = lead->get()] { return lead->finished(); };
   options.acknowledged = [&progress, lead = lead->get()](const PushFigures& push) {
     if (push.round.has_value()) lead->NoteRound(*push.round);
     lead->Completed(push.ticket, push.earlier);

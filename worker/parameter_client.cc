@@ -1,6 +1,7 @@
 #include "worker/parameter_client.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <numeric>
 #include <utility>
@@ -69,6 +70,7 @@ class ServersClient : public ParameterClient {
     }
     incarnations_.resize(channels_.size());
     state_ids_.resize(channels_.size());
+    run_ids_.resize(channels_.size());
     missing_.resize(channels_.size());
     if (RepairsSteps(options_)) steps_ = options_.schedule.Steps();
   }
@@ -164,17 +166,18 @@ class ServersClient : public ParameterClient {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<uint64_t> EnterRound(uint64_t round) override {
+  absl::StatusOr<Entered> EnterRound(uint64_t round) override {
     if (const absl::Status finished = Finish(); !finished.ok()) return finished;
     std::vector<uint32_t> behind = exchange_->Behind(round);
-    if (!behind.empty()) {
+    const bool renewed = !behind.empty();
+    if (renewed) {
       const absl::Status fetched = RunToEnd({.kind = v1::ExchangeHeader::FETCH,
                                              .segments = std::move(behind),
                                              .round = round - 1,
                                              .absent = true});
       if (!fetched.ok()) return fetched;
     }
-    return std::max(round, exchange_->open_round());
+    return Entered{.round = std::max(round, exchange_->open_round()), .renewed = renewed};
   }
 
   bool late() const override { return exchange_->late(); }
@@ -200,6 +203,8 @@ class ServersClient : public ParameterClient {
 
   absl::Status Repair(uint64_t ticket) override {
     const uint64_t step = NewestStep(steps_, ticket);
+    // A server that has lost something may be before the step again.
+    if (lost_.exchange(false)) repaired_ = 0;
     if (step <= repaired_) return absl::OkStatus();
     if (const absl::Status done = Finish(); !done.ok()) return done;
     const absl::Time start = absl::Now();
@@ -267,6 +272,7 @@ class ServersClient : public ParameterClient {
     if (!reply.ok()) return reply.status();
     incarnations_[shard] = reply->server_incarnation();
     state_ids_[shard] = reply->state_id();
+    run_ids_[shard] = reply->run_id();
     missing_[shard].assign(reply->missing_segments().begin(), reply->missing_segments().end());
     return absl::OkStatus();
   }
@@ -293,20 +299,33 @@ class ServersClient : public ParameterClient {
   }
 
   // On the I/O thread, after a refusal: says hello again, should the server be another one now.
-  absl::StatusOr<uint64_t> WhoAnswers(uint32_t shard) const {
+  absl::StatusOr<ServerNow> WhoAnswers(uint32_t shard) {
     Patience patience(ServerName(shard, options_.servers[shard]), Limit());
     const absl::StatusOr<v1::HelloReply> reply = SayHelloTo(shard, &patience);
     if (!reply.ok()) return reply.status();
     const uint64_t now = reply->server_incarnation();
-    if (now == incarnations_[shard]) return now;
+    if (now == incarnations_[shard]) return ServerNow{now};
     if (reply->state_id() != state_ids_[shard]) {
-      return absl::UnavailableError(
-          absl::StrCat(patience.server(), " was started again (incarnation ", incarnations_[shard],
-                       " before, now ", now, ") and has lost what it knew; start the job anew"));
+      const std::string lost = absl::StrCat(patience.server(), " was started again (incarnation ",
+                                            incarnations_[shard], " before, now ", now, ") and has lost ");
+      const bool from_checkpoint = reply->run_id() != 0 && reply->run_id() == run_ids_[shard] &&
+                                   reply->missing_segments().empty();
+      if (!from_checkpoint) {
+        return absl::UnavailableError(absl::StrCat(lost, "what it knew; start the job anew"));
+      }
+      if (options_.synchronous && !options_.hello.reader()) {
+        return absl::UnavailableError(absl::StrCat(
+            lost, "what came after its last checkpoint; a member of rounds that has seen more cannot go on with it: "
+            "start the workers again"));
+      }
+      LOG(WARNING) << lost << "what came after its last checkpoint (it keeps no journal): going on with its parameters";
+      state_ids_[shard] = reply->state_id();
+      lost_ = true;
+      return ServerNow{.incarnation = now, .lost = true};
     }
     LOG(WARNING) << patience.server() << " was started again and has its state: going on (incarnation "
                  << incarnations_[shard] << " at first, now " << now << ")";
-    return now;
+    return ServerNow{now};
   }
 
   void Run(SegmentExchange::Operation operation) {
@@ -324,8 +343,9 @@ class ServersClient : public ParameterClient {
   const ParameterClientOptions options_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<Patience> patience_;
-  // As of the first hello.
-  std::vector<uint64_t> incarnations_, state_ids_;
+  // As of the first hello; state_ids_ as last seen: from then on the I/O thread's.
+  std::vector<uint64_t> incarnations_, state_ids_, run_ids_;
+  std::atomic<bool> lost_{false};  // a server has lost something, which Repair has not looked at yet
   std::vector<std::vector<uint32_t>> missing_;
   StatisticsAverage statistics_;
   std::vector<uint64_t> steps_;  // of the rate, for rules with a worker half

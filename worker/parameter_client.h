@@ -99,6 +99,9 @@ struct ParameterClientOptions {
   // Members of rounds come and go: a round that does not close has a slow member, not a dead
   // one, so that it is waited for.
   bool views = false;
+  // With views: whether the job is over, in which case nobody may ever close the round that
+  // EnterRound waits for: it then ends with CANCELLED. May be empty.
+  std::function<bool()> over;
   uint32_t statistics_interval_steps = 10;
   double connect_seconds = 60;  // bound on every wait for a server
   uint32_t window = 3;          // segments in flight to one server
@@ -178,12 +181,18 @@ class ParameterClient : public ParameterGate {
   virtual absl::Status Repair(uint64_t ticket) = 0;
 
   // Rounds whose members may come and go. To be called with the round of a ticket that is the
-  // first, or does not follow the last one, or after late(), before its gradient is
-  // computed: waits until every segment has reached the round, taking no part in those before
-  // it, and holds what they have come to. Returns the highest round that a segment has open:
-  // where it is beyond `round`, the ticket's round is over, and the worker is to go on there.
-  virtual absl::StatusOr<uint64_t> EnterRound(uint64_t round) = 0;
-  // Whether the last push came too late for some segment. Only while nothing is in flight.
+  // first, or does not follow the last one, before its gradient is computed, and of one that
+  // follows a late() push, before its own: waits until every segment has reached the round,
+  // taking no part in those before it, and holds what they have come to.
+  struct Entered {
+    // The highest that a segment has open: where it is beyond the one asked for, that one is over,
+    // and the worker is to go on there.
+    uint64_t round = 0;
+    bool renewed = false;  // parameters have changed: gradients from before are of no use
+  };
+  virtual absl::StatusOr<Entered> EnterRound(uint64_t round) = 0;
+  // Whether the last push came too late for some segment, which may be in any round then, also
+  // still in that of the push: it was given up for lost. Only while nothing is in flight.
   virtual bool late() const = 0;
   // Brings a view to every server. From any thread; does not insist: UNAVAILABLE,
   // DEADLINE_EXCEEDED where one does not answer at once.

@@ -26,7 +26,7 @@ absl::Status Damaged(uint32_t segment, const absl::Status& what) {
 
 SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
                                  std::vector<uint64_t> server_incarnations,
-                                 std::function<absl::StatusOr<uint64_t>(uint32_t)> who_answers)
+                                 std::function<absl::StatusOr<ServerNow>(uint32_t)> who_answers)
     : options_(options),
       who_answers_(std::move(who_answers)),
       codecs_(options.codec_settings),
@@ -141,8 +141,14 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
   best->pop_front();
   SegmentState& segment = segments_[id];
   const v1::ExchangeHeader::Kind kind = operation_.kind;
-  if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::SKIP) ++segment.sequence;
   segment.sent_to = server_incarnations_[segment.plan->shard];
+  if (segment.lost && Moves()) {
+    return Outgoing{.shard = segment.plan->shard,
+                    .token = id,
+                    .message = MakeMessage(ReadAnew(segment), {}),
+                    .bytes = kHeaderBytes + segment.plan->elements * sizeof(float)};
+  }
+  if (Moves()) ++segment.sequence;
   v1::ExchangeHeader header = Header(segment, kind);
   std::vector<grpc::Slice> payload;
   if (HasPayload(segment)) {
@@ -185,6 +191,12 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   header.set_round(operation_.round);
   header.set_lookahead(operation_.lookahead);
   header.set_absent(kind == v1::ExchangeHeader::FETCH && operation_.absent);
+  return header;
+}
+
+v1::ExchangeHeader SegmentExchange::ReadAnew(const SegmentState& segment) const {
+  v1::ExchangeHeader header = Header(segment, v1::ExchangeHeader::READ);
+  if (operation_.kind != v1::ExchangeHeader::READ) header.set_lookahead(true);
   return header;
 }
 
@@ -266,6 +278,9 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     if (options_.stop != nullptr && options_.stop->load() && !folds) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
     }
+    if (operation_.absent && options_.over && options_.over()) {
+      return absl::CancelledError(absl::StrCat("the job ended before round ", operation_.round));
+    }
     if (!options_.views && absl::ToDoubleSeconds(absl::Now() - began_) > options_.connect_seconds) {
       return absl::DeadlineExceededError(absl::StrCat(
           "round ", operation_.round, " of segment ", token, " has not closed for ",
@@ -282,11 +297,17 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
       return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
-    NoteAnswer(segment, header);
+    const bool was_lost = std::exchange(segment.lost, false);
+    if (!was_lost) NoteAnswer(segment, header);
     if (IsTrainable(segment)) {
       segment.round = header.round();
       late_ |= header.result() == v1::ReplyHeader::LATE;
-      NoteShare(segment, header);
+      if (was_lost) {
+        // What the server's parameters hold of this worker's momentum is as old as they are.
+        segment.share_ticket = std::min(segment.share_ticket, header.clock());
+      } else {
+        NoteShare(segment, header);
+      }
       pull_bytes_ += reply.Length();
       pull_plain_bytes_ += segment.plan->elements * sizeof(float);
       NoteFigures(segment, header);
@@ -345,7 +366,7 @@ absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader&
   // The master's parameters are not what the server takes this worker to hold.
   segment.as_sent = operation_.kind != v1::ExchangeHeader::READ || operation_.lookahead;
   segment.held_version = header.version();
-  segment.clock = std::max(segment.clock, header.clock());
+  segment.clock = segment.lost ? header.clock() : std::max(segment.clock, header.clock());
   return absl::OkStatus();
 }
 
@@ -362,9 +383,8 @@ void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& he
 }
 
 void SegmentExchange::NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header) {
-  const bool moves = operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP;
   // A round's push is answered when it is noted, and again with the round's result.
-  if (!options_.answered || !moves || segment.answered == segment.sequence) return;
+  if (!options_.answered || !Moves() || segment.answered == segment.sequence) return;
   segment.answered = segment.sequence;
   options_.answered({.segment = segment.plan->id,
                      .sequence = segment.sequence,
@@ -430,7 +450,8 @@ void SegmentExchange::MarkReady(uint32_t id) {
   all_ready_ = true;
 }
 
-absl::Status SegmentExchange::Refused(uint32_t token, const absl::Status& refusal) {
+absl::StatusOr<std::optional<grpc::ByteBuffer>> SegmentExchange::Refused(uint32_t token,
+                                                                         const absl::Status& refusal) {
   uint32_t shard;
   {
     absl::MutexLock lock(&mutex_);
@@ -438,15 +459,25 @@ absl::Status SegmentExchange::Refused(uint32_t token, const absl::Status& refusa
   }
   // A server that was started again may know nothing of this worker, and say so in words that
   // would mislead.
-  const absl::StatusOr<uint64_t> now = who_answers_(shard);
+  const absl::StatusOr<ServerNow> now = who_answers_(shard);
   if (!now.ok()) return now.status();
   absl::MutexLock lock(&mutex_);
+  if (now->lost) {
+    for (SegmentState& one : segments_) {
+      if (one.plan->shard != shard) continue;
+      one.lost = true;
+      one.as_sent = false;
+      one.held_version = 0;
+    }
+  }
   SegmentState& segment = segments_[token];
   // Refused by the server that it was sent to: that is final.
-  if (*now == segment.sent_to) return refusal;
-  segment.sent_to = *now;
-  server_incarnations_[shard] = *now;
-  return absl::OkStatus();
+  if (now->incarnation == segment.sent_to) return refusal;
+  segment.sent_to = now->incarnation;
+  server_incarnations_[shard] = now->incarnation;
+  const bool anew = segment.lost && (Moves() || operation_.kind == v1::ExchangeHeader::READ);
+  if (!anew) return std::nullopt;
+  return MakeMessage(ReadAnew(segment), {});
 }
 
 void SegmentExchange::Failed(const absl::Status& status) {

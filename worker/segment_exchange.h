@@ -29,6 +29,13 @@
 
 namespace foreshard {
 
+// A server that answers now.
+struct ServerNow {
+  uint64_t incarnation = 0;
+  // It went on from a checkpoint without what came after it, as is seen for the first time.
+  bool lost = false;
+};
+
 class SegmentExchange : public ExchangeHandler {
  public:
   struct Operation {
@@ -45,12 +52,11 @@ class SegmentExchange : public ExchangeHandler {
     const float* values = nullptr;  // INITIALISE: the whole vector
   };
 
-  // `options` outlive this. `who_answers` is asked, on the I/O thread, after a refusal: the
-  // incarnation of that server now, which has been said hello to. An error: it is not to be gone
-  // on with.
+  // `options` outlive this. `who_answers` is asked, on the I/O thread, after a refusal: that server
+  // now, which has been said hello to. An error: it is not to be gone on with.
   SegmentExchange(const ParameterClientOptions& options,
                   std::vector<uint64_t> server_incarnations,
-                  std::function<absl::StatusOr<uint64_t>(uint32_t shard)> who_answers);
+                  std::function<absl::StatusOr<ServerNow>(uint32_t shard)> who_answers);
 
   // Only while no operation is under way. Then give ExchangeCalls a Start.
   void Begin(Operation operation);
@@ -86,7 +92,7 @@ class SegmentExchange : public ExchangeHandler {
   // ExchangeHandler.
   std::optional<Outgoing> Next(const std::vector<bool>& room) override;
   absl::StatusOr<FollowUp> Received(uint32_t token, const grpc::ByteBuffer& reply) override;
-  absl::Status Refused(uint32_t token, const absl::Status& refusal) override;
+  absl::StatusOr<std::optional<grpc::ByteBuffer>> Refused(uint32_t token, const absl::Status& refusal) override;
   void Failed(const absl::Status& status) override;
 
  private:
@@ -100,6 +106,9 @@ class SegmentExchange : public ExchangeHandler {
     bool as_sent = false;
     uint64_t clock = 0;         // highest ticket the server has said
     uint64_t round = 0;         // the open one, as the server last said
+    // The server has lost what it knew: its parameters are to be read before anything is pushed.
+    // Gradients from before are dropped, as what it was told is.
+    bool lost = false;
     // The server's parameters hold this worker's momentum, at the rate of this ticket.
     bool has_share = false;
     uint64_t share_ticket = 0;
@@ -117,6 +126,12 @@ class SegmentExchange : public ExchangeHandler {
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a segment that is lost, in the place of a push or skip, or of a read.
+  v1::ExchangeHeader ReadAnew(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the operation under way would change what a server knows of this worker's batches.
+  bool Moves() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP;
+  }
   // What a push of the segment under way is told from others by.
   PushPlace Place(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -144,7 +159,7 @@ class SegmentExchange : public ExchangeHandler {
   absl::Status Await(const std::function<bool()>& ready);
 
   const ParameterClientOptions& options_;
-  const std::function<absl::StatusOr<uint64_t>(uint32_t)> who_answers_;
+  const std::function<absl::StatusOr<ServerNow>(uint32_t)> who_answers_;
   const CodecSet codecs_;
   const Codec* const plain_;
   const Codec* const reply_codec_;

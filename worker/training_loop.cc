@@ -58,27 +58,52 @@ absl::Status TrainingLoop::Run() {
     }
     if (!ticket->has_value()) return client_->Finish();
     if (const absl::Status status = client_->Repair((*ticket)->number); !status.ok()) return status;
-    if (const absl::Status stepped = Step(**ticket); !stepped.ok()) return stepped;
+    const absl::Status stepped = Step(**ticket);
+    // It has waited for a round that nobody closes any more.
+    if (absl::IsCancelled(stepped) && !Stopped() && lead_->finished()) return absl::OkStatus();
+    if (!stepped.ok()) return stepped;
   }
 }
 
-absl::StatusOr<bool> TrainingLoop::EnterRound(const Ticket& ticket) {
-  if (!options_.views) return true;
-  if (last_.has_value() && ticket.round == last_->round + 1 && !was_late_) return true;
-  const absl::StatusOr<uint64_t> open = client_->EnterRound(ticket.round);
-  if (!open.ok()) return open.status();
-  was_late_ = false;
-  if (*open == ticket.round) return true;
-  lead_->SkipTo(*open, ticket.number);
-  return false;
+absl::StatusOr<std::optional<GradientStep>> TrainingLoop::Compute(const Ticket& ticket,
+                                                                  const GradientUse::Place& at) {
+  // Every segment comes to the round behind that of a push, unless it was late: which is known
+  // when it is answered.
+  bool enter = options_.views && !(last_.has_value() && ticket.round == last_->round + 1);
+  std::optional<GradientStep> computed;
+  for (;;) {
+    if (enter) {
+      const auto entered = client_->EnterRound(ticket.round);
+      if (!entered.ok()) return entered.status();
+      if (entered->round != ticket.round) {
+        lead_->SkipTo(entered->round, ticket.number);
+        return std::nullopt;
+      }
+      if (computed.has_value() && !entered->renewed) return computed;
+    }
+    if (const auto next = lead_->PeekTicket(); next.has_value()) computer_->Expect(*next);
+    const absl::StatusOr<GradientStep> step = computer_->Compute(ticket.number, at.parameters, *at.gate);
+    if (!step.ok()) return step.status();
+    if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
+    if (enter || !options_.views || !client_->late()) return *step;
+    enter = true;
+    computed = *step;
+  }
 }
 
 absl::Status TrainingLoop::Fold() {
   if (!options_.views || !last_.has_value() || client_->error().empty()) return absl::OkStatus();
+  uint64_t round = last_->round + 1;
+  for (bool known = !client_->late(); !known;) {
+    const auto entered = client_->EnterRound(round);
+    if (!entered.ok()) return entered.status();
+    known = entered->round == round;
+    round = entered->round;
+  }
   // A contribution without a gradient.
   std::fill_n(computer_->gradient(), client_->error().size(), 0.0f);
   const absl::Status pushed = client_->Push({.ticket = last_->number,
-                                             .round = last_->round + 1,
+                                             .round = round,
                                              .gradient = computer_->gradient(),
                                              .fold = true});
   return pushed.ok() ? client_->Finish() : pushed;
@@ -90,28 +115,22 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const absl::Time start = absl::Now();
   const auto at = use_->PlaceOf(dealt);
   if (!at.ok()) return at.status();
-  const absl::StatusOr<bool> entered = EnterRound(dealt);
-  if (!entered.ok()) return entered.status();
-  if (!*entered) return absl::OkStatus();
-  if (const auto next = lead_->PeekTicket(); next.has_value()) computer_->Expect(*next);
-  const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
-  if (!step.ok()) return step.status();
-  if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
-  if (options_.views) {
-    was_late_ |= client_->late();
-    last_ = dealt;
-  }
+  const auto computed = Compute(dealt, *at);
+  if (!computed.ok()) return computed.status();
+  if (!computed->has_value()) return absl::OkStatus();
+  const GradientStep& step = **computed;
+  if (options_.views) last_ = dealt;
   const absl::Time end = absl::Now();
-  StepNotes notes = {.loss = step->loss,
-                     .gradient_norm = step->norm,
-                     .examples = step->examples,
-                     .finite = step->finite,
+  StepNotes notes = {.loss = step.loss,
+                     .gradient_norm = step.norm,
+                     .examples = step.examples,
+                     .finite = step.finite,
                      .wait_seconds = client_->TakeWaitSeconds()};
   notes.compute_seconds = std::max(absl::ToDoubleSeconds(end - start) - notes.wait_seconds, 0.0);
   notes.wait_seconds += waited;
-  if (!step->finite) {
+  if (!step.finite) {
     LOG_EVERY_N(WARNING, 20) << "ticket " << ticket
-                             << ": the gradient is not finite (loss " << step->loss
+                             << ": the gradient is not finite (loss " << step.loss
                              << "); it is skipped";
   }
   const double batch_seconds = Pace(notes.compute_seconds);
@@ -129,7 +148,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
                                            : 0,
        .gradient = computer_->gradient(),
        .statistics = computer_->statistics(),
-       .finite = step->finite});
+       .finite = step.finite});
   if (!taken.ok()) return taken;
   progress_->Step(notes, absl::Now());
   lead_->Report(progress_->Figures(client_->traffic()));

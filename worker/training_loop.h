@@ -58,8 +58,9 @@ class TrainingLoop {
  private:
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
   absl::Status Step(const Ticket& ticket);
-  // Where members may come and go: false where the ticket's round is over.
-  absl::StatusOr<bool> EnterRound(const Ticket& ticket);
+  // The gradient of the ticket's batch, when the last push is answered. None: the ticket's round
+  // is over, and the ticket goes back.
+  absl::StatusOr<std::optional<GradientStep>> Compute(const Ticket& ticket, const GradientUse::Place& at);
   // Before a polite leave: what compression has kept back goes to the servers.
   absl::Status Fold();
   // Makes the step as slow as it should be; returns what it then has taken.
@@ -74,7 +75,6 @@ class TrainingLoop {
   PushGradients push_;
   GradientUse* const use_;
   std::optional<Ticket> last_;  // that was pushed
-  bool was_late_ = false;       // for some segment, in the last round
   absl::Time ratio_due_ = absl::InfinitePast();
 };
 

@@ -55,20 +55,11 @@ absl::Status SyncFolderOnDisk(int folder, const std::string& path) {
   return StorageError(errno, "sync the folder", path);
 }
 
-// Makes a folder, and those above it, that a lost machine does not lose again.
-absl::Status MakeFolderSafely(const std::filesystem::path& folder) {
-  std::error_code error;
-  if (std::filesystem::is_directory(folder, error)) return absl::OkStatus();
-  const std::filesystem::path above = folder.has_parent_path() ? folder.parent_path() : ".";
-  if (above != folder) {
-    if (absl::Status made = MakeFolderSafely(above); !made.ok()) return made;
-  }
-  // It may have come meanwhile.
-  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
-    return StorageError(errno, "make the folder", folder.string());
-  }
-  const auto opened = OpenFolder(above.string());
-  return opened.ok() ? SyncFolderOnDisk(opened->number(), above.string()) : opened.status();
+absl::Status Lock(const Descriptor& file, int how, const std::string& folder) {
+  if (Uninterrupted([&] { return flock(file.number(), how | LOCK_NB); }) == 0) return absl::OkStatus();
+  if (errno != EWOULDBLOCK) return StorageError(errno, "lock", absl::StrCat(folder, "/", kLockFile));
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " is in use by another process; wait for its end, or give another folder"));
 }
 
 class PosixFile final : public StorageFile {
@@ -241,24 +232,57 @@ class PosixStorage final : public Storage {
 
 }  // namespace
 
+namespace internal {
+
+absl::Status MakeFolders(const std::string& folder, const std::function<absl::Status(const std::string&)>& sync) {
+  std::filesystem::path path = folder;
+  if (!path.has_filename() && path.has_relative_path()) path = path.parent_path();  // "state/"
+  const std::filesystem::path above = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  const bool there = std::filesystem::is_directory(path, error);
+  if (!there) {
+    if (above != path) {
+      if (absl::Status made = MakeFolders(above.string(), sync); !made.ok()) return made;
+    }
+    // It may have come meanwhile.
+    if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+      return StorageError(errno, "make the folder", path.string());
+    }
+  }
+  const absl::Status synced = sync(above.string());
+  // Where only others may look at the folder above, it was for them to make this one.
+  return there && absl::IsPermissionDenied(synced) ? absl::OkStatus() : synced;
+}
+
+}  // namespace internal
+
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder) {
-  if (absl::Status made = MakeFolderSafely(folder); !made.ok()) return made;
+  const absl::Status made = internal::MakeFolders(folder, [](const std::string& above) {
+    const auto opened = OpenFolder(above);
+    return opened.ok() ? SyncFolderOnDisk(opened->number(), above) : opened.status();
+  });
+  if (!made.ok()) return made;
   auto opened = OpenFolder(folder);
   if (!opened.ok()) return opened.status();
   Descriptor lock(openat(opened->number(), kLockFile, O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.ok()) return StorageError(errno, "create", absl::StrCat(folder, "/", kLockFile));
-  if (Uninterrupted([&] { return flock(lock.number(), LOCK_EX | LOCK_NB); }) != 0) {
-    if (errno != EWOULDBLOCK) return StorageError(errno, "lock", absl::StrCat(folder, "/", kLockFile));
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder, " is in use by another process; wait for its end, or give another folder"));
-  }
+  if (absl::Status locked = Lock(lock, LOCK_EX, folder); !locked.ok()) return locked;
   return std::make_unique<PosixStorage>(folder, *std::move(opened), std::move(lock));
 }
 
-absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder, Others others) {
   auto opened = OpenFolder(folder);
   if (!opened.ok()) return opened.status();
-  return std::make_unique<PosixStorage>(folder, *std::move(opened), Descriptor(-1));
+  if (others == Others::kMayWrite) {
+    return std::make_unique<PosixStorage>(folder, *std::move(opened), Descriptor(-1));
+  }
+  Descriptor lock(openat(opened->number(), kLockFile, O_RDONLY | O_CLOEXEC));
+  if (lock.ok()) {
+    if (absl::Status locked = Lock(lock, LOCK_SH, folder); !locked.ok()) return locked;
+  } else if (errno != ENOENT) {  // without the file it is a copy, which nobody has written to
+    return StorageError(errno, "open", absl::StrCat(folder, "/", kLockFile));
+  }
+  return std::make_unique<PosixStorage>(folder, *std::move(opened), std::move(lock));
 }
 
 }  // namespace foreshard

@@ -114,10 +114,13 @@ class Storage {
 };
 
 // A folder on disk, made where it is not there, and taken for this process alone:
-// FAILED_PRECONDITION where another one has it.
+// FAILED_PRECONDITION where another one has it. A lost machine does not lose its name.
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder);
-// To read only, whoever has it. NOT_FOUND.
-absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder);
+// To read only. NOT_FOUND. FAILED_PRECONDITION: another process writes there, which it must not as
+// long as the storage lives.
+enum class Others { kMayWrite, kMustNotWrite };
+absl::StatusOr<std::unique_ptr<Storage>> OpenStorageToRead(const std::string& folder,
+                                                           Others others = Others::kMayWrite);
 
 // OK, or INVALID_ARGUMENT naming what is wrong with the path.
 absl::Status CheckStoragePath(absl::string_view path);
@@ -128,6 +131,10 @@ std::pair<absl::string_view, absl::string_view> SplitStoragePath(absl::string_vi
 absl::Status StorageError(int error, absl::string_view operation, absl::string_view path);
 
 namespace internal {
+// Makes a folder and those above it that are missing. Whatever has a new name is safe when it has
+// returned: `sync` is called with the folder above each that was made, and above the first that was
+// there, for who made that may have been killed before it was safe.
+absl::Status MakeFolders(const std::string& folder, const std::function<absl::Status(const std::string&)>& sync);
 // Writes all pieces by calls of `write` (writev of a file), which may take fewer bytes than
 // they are given or be interrupted. Returns 0 or the errno of the call that failed.
 int WritePieces(const std::function<ssize_t(const iovec*, int)>& write, absl::Span<const ByteSpan> pieces);

@@ -84,6 +84,7 @@ class InProcessWorker {
     options->hello.set_worker(lead_->worker());
     options->hello.set_incarnation(lead_->incarnation());
     options->stop = &stop_;
+    options->over = [this] { return lead_->finished(); };
     options->acknowledged = [this](const PushFigures& push) {
       if (push.round.has_value()) lead_->NoteRound(*push.round);
       lead_->Completed(push.ticket, push.earlier);

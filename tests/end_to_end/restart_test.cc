@@ -14,7 +14,9 @@
 namespace foreshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 constexpr uint32_t kShards = 2;
@@ -125,6 +127,29 @@ TEST_F(RestartTest, WorkersWaitAndTheJobIsDone) {
   }
 }
 
+// Servers that keep checkpoints only lose what came after them; the job goes on all the same.
+TEST_F(RestartTest, WithoutAJournalWorkersGoOnFromCheckpoints) {
+  const std::string job = WriteJob({"training.epochs=40", "training.workers=2", "timeouts.connect_seconds=60",
+                                    "durability.journal=off", "durability.checkpoint_seconds=0.3"});
+  Begin(job, "state");
+  for (uint32_t k = 0; k < 2; ++k) ASSERT_TRUE(fleet_->StartWorker(k).ok());
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    ASSERT_TRUE(WaitUntil([&] {
+      const auto storage = OpenStorageToRead(StateOf("state", shard));
+      const auto list = storage.ok() ? Checkpoint::List(**storage) : storage.status();
+      return list.ok() && !list->empty();
+    }));
+  }
+  KillAndRestart(4, 30);
+  ExpectWorkersDone();
+  const std::vector<v1::StatusReply> statuses = Statuses(*fleet_);
+  ASSERT_EQ(statuses.size(), kShards);
+  EXPECT_TRUE(statuses[0].finished());
+  EXPECT_EQ(statuses[0].completed_tickets(), statuses[0].total_tickets());
+  EXPECT_THAT(LogOf(*fleet_, "worker-0"), HasSubstr("has lost what came after its last checkpoint"));
+  EXPECT_THAT(LogOf(*fleet_, "server-1"), HasSubstr("is lost, since there was no journal"));
+}
+
 class RestartOfRounds : public RestartTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Rules, RestartOfRounds, ::testing::Values("ssgd", "apmsqueeze"),
                          [](const auto& info) { return info.param; });
@@ -184,6 +209,26 @@ TEST_F(RestartTest, ARunGoesOnWhereAnEarlierOneWasEnded) {
   const Ended third = RunForeshard(arguments("third", 600));
   EXPECT_EQ(third.status, 0) << third.output;
   EXPECT_TRUE(Results("third")["completed"].get<bool>()) << third.output;
+}
+
+// Nothing is left to train: it says so, evaluates, and all is well.
+TEST_F(RestartTest, ARunOfACompleteJobEvaluatesAndEnds) {
+  // As many slots as workers, which those of the first run hold at first.
+  const std::string job = WriteJob({"training.epochs=2", "training.workers=2", "training.max_workers=2"});
+  const auto run = [&](const std::string& results) {
+    return RunForeshard({"run", "--job=" + job, "--results=" + Path(results), "--state-directory=" + Path("state")});
+  };
+  const Ended first = run("first");
+  ASSERT_EQ(first.status, 0) << first.output;
+  const Ended second = run("second");
+  EXPECT_EQ(second.status, 0) << second.output;
+  EXPECT_THAT(second.output, AllOf(HasSubstr("the job is complete already"), HasSubstr("is trained"),
+                                   Not(HasSubstr("did not leave")), HasSubstr("worker-0 "), HasSubstr("worker-1 ")));
+  EXPECT_FALSE(fs::exists(Path("second/logs/worker-0.log")));
+  const auto results = Results("second");
+  EXPECT_TRUE(results["completed"].get<bool>());
+  EXPECT_EQ(results["test_accuracy"], Results("first")["test_accuracy"]);
+  EXPECT_EQ(results["examples"], Results("first")["examples"]);
 }
 
 }  // namespace

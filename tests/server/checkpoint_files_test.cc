@@ -151,7 +151,13 @@ TEST(CheckpointFiles, OneThatStandsAloneNeedsNoJournal) {
   about.journal_file = 0;
   EXPECT_EQ(Write(&storage, 100, 1, about)->journal_file, 0u);
   const auto checkpoint = Checkpoint::OpenNewest(storage, about.identity).value();
-  EXPECT_EQ(checkpoint->manifest().first_number(), checkpoint->manifest().next_number());
+  const uint64_t next = checkpoint->manifest().next_number();
+  EXPECT_EQ(checkpoint->manifest().first_number(), next);
+  // What a later start writes behind it stays as long as it does.
+  const auto second = Write(&storage, 200, 2, About());
+  EXPECT_EQ(second->journal_file, 5u);
+  EXPECT_EQ(second->journal_number, next);
+  EXPECT_EQ(Write(&storage, 300, 2, About())->journal_number, ~uint64_t{0});
 }
 
 TEST(CheckpointFiles, TheNewestAreKept) {

@@ -2,14 +2,19 @@
 // whenever that was killed, to the bit.
 #include "server/durability.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "server/checkpoint_files.h"
+#include "server/job_machines.h"
+#include "server/journal_file.h"
 #include "server/run_description.h"
 #include "tests/server/server_harness.h"
 
@@ -141,22 +146,95 @@ TEST_F(DurabilityTest, APushIsAppliedOnceWhateverServerAnswersIt) {
 TEST_F(DurabilityTest, TheSameStateHasTheSameIdUnlessSomethingMayBeLost) {
   for (const char* journal : {"buffered", "synced", "off"}) {
     const v1::JobSpec job = TestJob({absl::StrCat("durability.journal=", journal)});
-    const std::string folder = Path(journal);
-    v1::HelloReply first, second;
-    {
-      auto running = Start(job, folder);
-      TestWorker worker(running->servers, 0, 5);
-      ASSERT_TRUE(running->servers.Say(0, running->servers.Hello(0, 5), &first).ok());
-      worker.InitialiseAll();
-      EXPECT_EQ(running->servers.Status().journal(), journal);
-    }
-    // The last checkpoint has it all, but of that nobody can be certain without a journal.
-    auto again = Start(job, folder);
-    ASSERT_TRUE(again->servers.Say(0, again->servers.Hello(0, 5), &second).ok());
-    EXPECT_EQ(second.missing_segments_size(), 0);
-    EXPECT_GT(second.server_incarnation(), first.server_incarnation());
-    EXPECT_EQ(first.state_id() == second.state_id(), std::string(journal) != "off") << journal;
+    const bool off = std::string(journal) == "off";
+    auto running = Start(job, Path(journal));
+    TestWorker worker(running->servers, 0, 5);
+    v1::HelloReply first;
+    ASSERT_TRUE(running->servers.Say(0, running->servers.Hello(0, 5), &first).ok());
+    worker.InitialiseAll();
+    EXPECT_EQ(running->servers.Status().journal(), journal);
+    ASSERT_TRUE(Checkpoint(*running).ok());
+    worker.Read(0);
+    ASSERT_TRUE(worker.Push(0, 0).status.ok());
+    const std::vector<std::string> expected = running->Saved();
+    const auto again = [&](const std::string& folder) {
+      auto started = Start(job, folder);
+      v1::HelloReply reply;
+      EXPECT_TRUE(started->servers.Say(0, started->servers.Hello(0, 5), &reply).ok());
+      EXPECT_EQ(reply.missing_segments_size(), 0);
+      EXPECT_GT(reply.server_incarnation(), first.server_incarnation());
+      EXPECT_EQ(reply.run_id(), first.run_id());
+      EXPECT_EQ(started->Saved() == expected, reply.state_id() == first.state_id());
+      EXPECT_EQ(started->servers.Status().restored().find("is lost") == std::string::npos,
+                reply.state_id() == first.state_id());
+      return reply.state_id();
+    };
+    EXPECT_EQ(again(KilledNow(journal)) == first.state_id(), !off) << journal;
+    // The last checkpoint of a polite end has it all.
+    running.reset();
+    EXPECT_EQ(again(Path(journal)), first.state_id()) << journal;
   }
+}
+
+// A worker that registered after the checkpoint is taken back by its number.
+TEST_F(DurabilityTest, ALeadThatHasLostWorkersTakesThemBack) {
+  const v1::JobSpec job = TestJob({"durability.journal=off"});
+  auto running = Start(job, Path("state"));
+  TestWorker worker(running->servers, 0, 5);
+  ASSERT_TRUE(worker.SayHello().ok());
+  worker.InitialiseAll();
+  ASSERT_TRUE(Checkpoint(*running).ok());
+  v1::RegisterReply slot;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(v1::Lead::NewStub(running->servers.channels[0])
+                    ->Register(&context, running->servers.Registration("it"), &slot)
+                    .ok());
+  }
+  const auto fetch = [&](const Running& server, uint64_t incarnation) {
+    v1::FetchTicketsRequest request;
+    request.set_worker(slot.worker());
+    request.set_incarnation(incarnation);
+    request.set_count(2);
+    grpc::ClientContext context;
+    v1::FetchTicketsReply reply;
+    const grpc::Status status = v1::Lead::NewStub(server.servers.channels[0])->FetchTickets(&context, request, &reply);
+    if (status.ok()) return reply.tickets_size();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    return -1;
+  };
+  EXPECT_EQ(fetch(*running, slot.incarnation()), 2);
+  auto again = Start(job, KilledNow("state"));
+  EXPECT_EQ(fetch(*again, slot.incarnation()), 2);
+  // Not one that no lead can have let in.
+  EXPECT_EQ(fetch(*again, again->servers.Status().server_incarnation() + 1'000'000'000), -1);
+}
+
+TEST_F(DurabilityTest, RoundsOfSeveralServersDoNotGoOnFromCheckpointsAlone) {
+  const auto begin = [&](const std::string& folder, const std::vector<std::string>& overrides) {
+    auto running = Start(SynchronousJob(overrides), folder);
+    for (uint32_t slot : {0, 1}) {
+      TestWorker worker(running->servers, slot, 5);
+      EXPECT_TRUE(worker.SayHello().ok());
+      worker.InitialiseAll();
+    }
+    EXPECT_TRUE(Checkpoint(*running).ok());
+    return running;
+  };
+  const std::vector<std::string> two = {"durability.journal=off", "servers.shards=2"};
+  auto running = begin(Path("two"), two);
+  const std::string copy = KilledNow("two");
+  const absl::Status refused =
+      ShardServer::Start({.job = SynchronousJob(two), .state_directory = copy + "/0"}).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(copy + "/0"), HasSubstr("checkpoint.0000000001"),
+                                                    HasSubstr("durability.journal"), HasSubstr("import --from")));
+  // Where nothing is lost, and where there is one server only.
+  running.reset();
+  EXPECT_TRUE(ShardServer::Start({.job = SynchronousJob(two), .state_directory = Path("two") + "/0"}).ok());
+  const std::vector<std::string> one = {"durability.journal=off"};
+  auto alone = begin(Path("one"), one);
+  EXPECT_TRUE(ShardServer::Start({.job = SynchronousJob(one), .state_directory = KilledNow("one")}).ok());
 }
 
 // A checkpoint that was written without a journal, and a journal that was begun behind it.
@@ -182,6 +260,35 @@ TEST_F(DurabilityTest, WhatComesAfterACheckpointThatStoodAloneIsThereToo) {
   }
 }
 
+// And is kept, as long as that checkpoint is what a start may have to fall back on.
+TEST_F(DurabilityTest, TheJournalBehindACheckpointThatStoodAloneStaysWithIt) {
+  const auto pushes = [&](const v1::JobSpec& job, uint64_t incarnation, uint64_t first, uint64_t last) {
+    auto running = Start(job, Path("state"));
+    TestWorker worker(running->servers, 0, incarnation);
+    EXPECT_TRUE(worker.SayHello().ok());
+    if (first == 0) worker.InitialiseAll();
+    worker.Read(0);
+    for (uint64_t ticket = first; ticket <= last; ++ticket) EXPECT_TRUE(worker.Push(0, ticket).status.ok());
+    return running->Saved();
+  };
+  pushes(TestJob({"durability.journal=off"}), 5, 0, 1);
+  const std::vector<std::string> expected = pushes(TestJob(), 6, 2, 5);
+  {
+    std::fstream states(Path("state/checkpoint.0000000002/state.bin"), std::ios::in | std::ios::out | std::ios::binary);
+    ASSERT_TRUE(states.seekp(100).put('!').good());
+  }
+  {
+    auto again = Start(TestJob(), KilledNow("state"));
+    EXPECT_THAT(again->servers.Status().restored(), HasSubstr("checkpoint.0000000001"));
+    EXPECT_EQ(again->Saved() == expected, true);
+  }
+  // With the last checkpoint that stands alone its journal goes.
+  pushes(TestJob(), 7, 6, 6);
+  pushes(TestJob(), 8, 7, 7);
+  const auto storage = OpenStorageToRead(Path("state")).value();
+  EXPECT_FALSE(storage->Size(NameOfJournalFile(1)).ok());
+}
+
 TEST_F(DurabilityTest, TheLastCheckpointIsWrittenAtTheEndAndOldOnesGo) {
   const v1::JobSpec job = TestJob();
   for (int start = 0; start < 4; ++start) {
@@ -199,6 +306,82 @@ TEST_F(DurabilityTest, TheLastCheckpointIsWrittenAtTheEndAndOldOnesGo) {
   // Nothing happened: nothing is written.
   Start(job, Path("state"));
   EXPECT_EQ(Checkpoint::List(*storage).value().size(), 2u);
+}
+
+// What the lead is told beside its dealer's events: who its workers are, and what rounds came to.
+TEST_F(DurabilityTest, TheLeadKnowsItsWorkersAndWhatRoundsCameTo) {
+  const v1::JobSpec job = SynchronousJob({"update.rule=apmsqueeze", "update.momentum=", "update.beta2=0.95",
+                                          "apmsqueeze.automatic_freeze=true", "schedule.learning_rate=0.01"});
+  const auto options = MakePhaseControlOptions(job, BatchesPerEpoch(job, kTestExamples));
+  v1::RegisterReply slot;
+  const auto measured = [&](const Running& running, uint64_t round, double variance_sum) {
+    v1::FetchTicketsRequest request;
+    request.set_worker(slot.worker());
+    request.set_incarnation(slot.incarnation());
+    request.add_round_figures()->set_round(round);
+    request.mutable_round_figures(0)->set_variance_sum(variance_sum);
+    grpc::ClientContext context;
+    v1::FetchTicketsReply reply;
+    const grpc::Status status =
+        v1::Lead::NewStub(running.servers.channels[0])->FetchTickets(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  };
+  auto running = Start(job, Path("state"));
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(v1::Lead::NewStub(running->servers.channels[0])
+                    ->Register(&context, running->servers.Registration("it"), &slot)
+                    .ok());
+  }
+  measured(*running, 7, 1.0);
+  // Written beside what is acknowledged, soon.
+  const auto written = [&] {
+    std::ifstream file(Path("state/lead.textproto"));
+    return std::string(std::istreambuf_iterator<char>(file), {}).find("variance_sums") != std::string::npos;
+  };
+  for (int k = 0; k < 4000 && !written(); ++k) absl::SleepFor(absl::Milliseconds(5));
+  for (const std::string& folder : {KilledNow("state"), Path("state")}) {
+    if (folder == Path("state")) running.reset();  // a polite end
+    auto again = Start(job, folder);
+    const v1::StatusReply status = again->servers.Status();
+    ASSERT_EQ(status.workers_size(), 1);
+    EXPECT_EQ(status.workers(0).name(), "it");
+    EXPECT_EQ(status.workers(0).device(), "cpu");
+    EXPECT_EQ(status.workers(0).incarnation(), slot.incarnation());
+    EXPECT_EQ(status.variance_stability(), 0);
+    measured(*again, 7 + options->span_rounds, 2.0);
+    EXPECT_EQ(again->servers.Status().variance_stability(), 0.5);
+  }
+}
+
+// As it was asked to: that is no failure of the server.
+TEST_F(DurabilityTest, WhoWentOnWithoutAJournalEndsWellWithACheckpoint) {
+  const v1::JobSpec job = TestJob({"durability.on_failure=continue"});
+  auto running = Start(job, Path("state"));
+  TestWorker worker(running->servers, 0, 5);
+  ASSERT_TRUE(worker.SayHello().ok());
+  worker.InitialiseAll();
+  worker.Read(0);
+  {
+    // The journal is longer already.
+    struct rlimit before;
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const auto handler = signal(SIGXFSZ, SIG_IGN);
+    const struct rlimit none = {.rlim_cur = 64, .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    const Answer answer = worker.Push(0, 0);
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+  }
+  EXPECT_THAT(running->servers.Status().journal(), HasSubstr("failed"));
+  ASSERT_TRUE(worker.Push(0, 1).status.ok());
+  const std::vector<std::string> expected = running->Saved();
+  const absl::Status ended = running->servers.servers[0]->Shutdown();
+  EXPECT_TRUE(ended.ok()) << ended;
+  running.reset();
+  auto again = Start(job, Path("state"));
+  EXPECT_EQ(again->Saved() == expected, true);
 }
 
 TEST_F(DurabilityTest, RoundsThatWereCompleteAreClosedAfterAStart) {

@@ -202,6 +202,24 @@ TEST_P(JournalModes, RotateLeavesAllThatWasRecordedInFilesBefore) {
   EXPECT_EQ(ReadJournal(storage).numbers, Numbers(8, 8));
 }
 
+TEST_P(JournalModes, KeepsFilesWithEventsThatAreWantedStill) {
+  FaultyStorage storage;
+  const auto journal = Journal::Open(&storage, TestJournalOptions(GetParam())).value();
+  for (uint64_t first = 1; first <= 7; first += 3) {
+    RecordAll(*journal, first, first + 2);
+    ASSERT_TRUE(journal->Rotate().ok());
+  }
+  EXPECT_EQ(FileNames(storage), "1 2 3 4");
+  ASSERT_TRUE(journal->RemoveBefore(4, 1).ok());
+  EXPECT_EQ(FileNames(storage), "1 2 3 4");
+  ASSERT_TRUE(journal->RemoveBefore(4, 6).ok());
+  EXPECT_EQ(FileNames(storage), "2 3 4");
+  ASSERT_TRUE(journal->RemoveBefore(3, 100).ok());
+  EXPECT_EQ(FileNames(storage), "3 4");
+  ASSERT_TRUE(journal->RemoveBefore(4, 10).ok());
+  EXPECT_EQ(FileNames(storage), "4");
+}
+
 TEST_P(JournalModes, StartsFollowEachOther) {
   FaultyStorage storage;
   uint64_t next = 1;

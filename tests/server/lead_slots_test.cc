@@ -1,6 +1,8 @@
 #include "server/lead_slots.h"
 
 #include "gmock/gmock.h"
+#include "server/run_description.h"
+#include "tests/common/storage/faulty_storage.h"
 #include "tests/server/server_harness.h"
 
 namespace foreshard {
@@ -73,6 +75,38 @@ TEST_F(LeadSlotsTest, LoadsWhatItSavedAndRefusesMoreSlots) {
   const absl::Status refused = fewer.Load(state);
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("2 worker slots, and the job has 1"));
+}
+
+TEST(LeadFile, AddsWhatIsNewerToACheckpointsState) {
+  FaultyStorage storage;
+  ASSERT_TRUE(ReadLeadFile(storage).ok());
+  EXPECT_FALSE(ReadLeadFile(storage)->has_value());
+  v1::LeadState newer;
+  newer.add_dealing(3);
+  newer.add_evaluations()->set_epoch(1);
+  newer.add_evaluations()->set_epoch(2);
+  newer.set_stop_reason("enough");
+  newer.mutable_phases()->add_rounds(15);
+  for (const uint64_t incarnation : {5, 6, 9}) newer.add_introductions()->set_incarnation(incarnation);
+  storage.Put(kLeadFile, PrintText(newer));
+  v1::LeadState state;
+  state.add_dealing(4);
+  state.add_evaluations()->set_epoch(1);
+  for (const uint64_t incarnation : {5, 7}) state.add_introductions()->set_incarnation(incarnation);
+  const auto read = ReadLeadFile(storage);
+  ASSERT_TRUE(read.ok() && read->has_value()) << read.status();
+  TakeNewer(**read, &state);
+  EXPECT_EQ(state.dealing(0), 4u);  // follows from the journal
+  EXPECT_EQ(state.evaluations_size(), 2);
+  EXPECT_EQ(state.stop_reason(), "enough");
+  EXPECT_EQ(state.phases().rounds(0), 15u);
+  ASSERT_EQ(state.introductions_size(), 3);
+  EXPECT_EQ(state.introductions(0).incarnation(), 5u);
+  EXPECT_EQ(state.introductions(1).incarnation(), 7u);
+  EXPECT_EQ(state.introductions(2).incarnation(), 9u);
+  FaultyStorage damaged;
+  damaged.Put(kLeadFile, "evaluations {");
+  EXPECT_TRUE(absl::IsDataLoss(ReadLeadFile(damaged).status()));
 }
 
 }  // namespace

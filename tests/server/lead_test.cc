@@ -1,5 +1,7 @@
 #include "server/lead.h"
 
+#include <chrono>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -374,6 +376,53 @@ TEST(Lead, SaysWhichStepOfTheRateIsReached) {
     EXPECT_EQ(fetch(*second, 7), slim ? 13u : 0u);
     EXPECT_EQ(fetch(*first, 0, {0, 1, 2, 3, 4}), slim ? 13u : 0u);
   }
+}
+
+// A journal that waits for its disk.
+class SlowSink final : public EventSink {
+ public:
+  void Record(const Event& event) override {
+    absl::MutexLock lock(&mutex_);
+    ++recorded_;
+    const auto goes_on = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !slow_; };
+    if (event.kind == EventKind::kDealerFetch) mutex_.Await(absl::Condition(&goes_on));
+  }
+  void SetSlow(bool slow) {
+    absl::MutexLock lock(&mutex_);
+    slow_ = slow;
+    recorded_ = 0;
+  }
+  void AwaitRecords(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return recorded_ >= count; };
+    mutex_.Await(absl::Condition(&there));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool slow_ ABSL_GUARDED_BY(mutex_) = false;
+  int recorded_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// While one worker's tickets are being journaled, the lead goes on.
+TEST(Lead, NobodyWaitsForWhatIsWrittenOfOthers) {
+  SlowSink sink;
+  TestServers servers(TestJob(), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const auto registered = lead.Register(servers.Registration("w"));
+  ASSERT_TRUE(registered.ok()) << registered.status();
+  sink.SetSlow(true);
+  absl::StatusOr<v1::FetchTicketsReply> dealt;
+  std::thread one([&] { dealt = lead.Fetch(registered->worker(), registered->incarnation(), 2); });
+  sink.AwaitRecords(1);
+  std::future<v1::StatusReply> status =
+      std::async(std::launch::async, [&] { return servers.servers[0]->status(); });
+  EXPECT_EQ(status.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  sink.SetSlow(false);
+  one.join();
+  ASSERT_TRUE(dealt.ok()) << dealt.status();
+  EXPECT_EQ(Tickets(*dealt), (std::vector<uint64_t>{0, 1}));
+  EXPECT_EQ(status.get().workers_size(), 1);
 }
 
 TEST(Lead, StopEndsTheJobWithItsReason) {

@@ -32,6 +32,24 @@ TEST(PhaseControl, FreezesOnceTheVarianceIsStableAndTheRateHasRisen) {
   EXPECT_THAT(control.reason(), HasSubstr("between rounds 119 and 159"));
 }
 
+// Another start of the lead goes on with what was measured before.
+TEST(PhaseControl, ItsHistoryOutlivesIt) {
+  PhaseControl control(Automatic());
+  control.Note({.round = 9, .variance_sum = 0.5}, 1000);
+  control.Note({.round = 49, .variance_sum = 1}, 1000);
+  EXPECT_EQ(control.measured_before(), 50u);
+  PhaseControl next(Automatic());
+  next.Resume(control.history());
+  EXPECT_EQ(next.stability(), 0.5);
+  EXPECT_EQ(next.Note({.round = 89, .variance_sum = 1}, 1000), Phase::kFrozen);
+  // What was measured before a change of phase says nothing of the time since.
+  PhaseControl changed(Automatic());
+  changed.Announced(Phase::kFull, 60);
+  changed.Resume(control.history());
+  EXPECT_EQ(changed.measured_before(), 0u);
+  EXPECT_EQ(changed.Note({.round = 89, .variance_sum = 1}, 1000), std::nullopt);
+}
+
 TEST(PhaseControl, ASumThatFallsOrSaysNothingIsNotStable) {
   const auto decides = [](double before, double after) {
     PhaseControl control(Automatic());

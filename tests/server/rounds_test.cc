@@ -256,6 +256,24 @@ TEST_F(Rounds, AViewReleasesThoseWhoWaitForTheDead) {
   EXPECT_EQ(PushRound(*second, 2, 1).header.result(), v1::ReplyHeader::PENDING);
 }
 
+// Nobody of the open round is left: who waits for its end hears of the next one.
+TEST_F(Rounds, AViewReleasesThoseWhoWaitForARoundThatIsGivenUp) {
+  Begin(SynchronousJob({"update.momentum="}));
+  v1::ExchangeHeader header = second->Header(v1::ExchangeHeader::FETCH, 0);
+  header.set_round(2);
+  header.set_absent(true);
+  Answer answered;
+  // Shorter than a server holds a fetch.
+  std::thread waiting([&] { answered = second->Send(header, "", true, 10); });
+  AwaitWaiting("pushes of workers 0");
+  const absl::Status changed = ChangeView(1, {{.worker = 1, .incarnation = 5, .first_round = 3}});
+  waiting.join();
+  EXPECT_TRUE(changed.ok()) << changed;
+  ASSERT_TRUE(answered.status.ok()) << answered.status;
+  EXPECT_EQ(answered.header.result(), v1::ReplyHeader::CURRENT);
+  EXPECT_EQ(answered.header.round(), 3);
+}
+
 TEST_F(Rounds, ViewsThatCannotBeAreRefused) {
   Begin(SynchronousJob());
   EXPECT_THAT(std::string(ChangeView(1, {{.worker = 99}}).message()), HasSubstr("beyond the job's"));

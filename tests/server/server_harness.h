@@ -80,11 +80,15 @@ struct TestServers {
     plan = ShardPlan::Create(schema, MakePlanOptions(job)).value();
     contract = MakeContract(job, schema, plan);
     for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
+      // Several servers: folders 0, 1 and so on in it.
+      const std::string state = state_directory.empty() || job.servers().shards() == 1
+                                    ? state_directory
+                                    : state_directory + "/" + std::to_string(shard);
       absl::StatusOr<std::unique_ptr<ShardServer>> server =
           ShardServer::Start({.job = job,
                               .shard = shard,
                               .events = sink,
-                              .state_directory = state_directory,
+                              .state_directory = state,
                               .apply_threads = 2});
       EXPECT_TRUE(server.ok()) << server.status();
       servers.push_back(*std::move(server));

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -18,6 +19,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 
 from chaos_suite import (arguments, checkpoints, compare, fleet, invariants, jobs, journal, run,
                          schedule, slope, soak)
+from local_fleet import network
 from local_fleet.command_line import PROGRAMS
 from local_fleet.lines import Lines
 
@@ -602,6 +604,50 @@ class Arguments(unittest.TestCase):
         job = self.parse("--job", path, "--set", "update.rule=ssgd", "--workers", "4").given_job()
         self.assertTrue(job.synchronous)
         self.assertIn("training.workers=4", job.settings)
+
+
+class Networks(unittest.TestCase):
+    """In a mount namespace whose /run is empty, so that nothing here is touched."""
+
+    def inside(self, program):
+        """What a Python program prints that has local_fleet.network as `network`."""
+        why = network.why_impossible()
+        if why:
+            self.skipTest(why)
+        script = (f"import os, subprocess, sys\nsys.dont_write_bytecode = True\n"
+                  f"sys.path.insert(0, {os.path.join(ROOT, 'tools')!r})\n"
+                  f"from local_fleet import network\n"
+                  f"def folder():\n"
+                  f"    mounts = [line.split()[4] for line in open('/proc/self/mountinfo')]\n"
+                  f"    return os.path.isdir('/run/netns'), mounts.count('/run/netns')\n" + program)
+        done = subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+             'while umount -l /run/netns 2>/dev/null; do :; done; '
+             'mount -t tmpfs none /run && exec /usr/bin/python3 -c "$1"', "sh", script],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout.split("\n")[:-1]
+
+    def test_the_folder_of_namespaces_is_left_as_it_was(self):
+        self.assertEqual(self.inside(
+            "print(network.why_impossible(), *folder())\n"
+            "with network.Network(['server-0'], ['worker-0'], None):\n"
+            "    print(*folder())\n"
+            "print(*folder())\n"
+            "os.mkdir('/run/netns')\n"
+            "print(network.why_impossible(), *folder())\n"),
+            ["None False 0", "True 1", "False 0", "None True 0"])
+
+    def test_the_folder_of_others_stays(self):
+        self.assertEqual(self.inside(
+            "with network.Network(['server-0'], ['worker-0'], None):\n"
+            "    subprocess.run(['ip', 'netns', 'add', 'theirs'], check=True)\n"
+            "print(*folder(), os.listdir('/run/netns'))\n"
+            "print(network.why_impossible(), *folder())\n"
+            "subprocess.run(['ip', 'netns', 'delete', 'theirs'], check=True)\n"
+            "print(network.why_impossible(), *folder())\n"),
+            ["True 1 ['theirs']", "None True 1", "None False 0"])
 
 
 class Showing(unittest.TestCase):

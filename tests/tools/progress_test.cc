@@ -204,5 +204,13 @@ TEST(Progress, SummarySaysWhatCameOfIt) {
               HasSubstr("tiny was not completed, interrupted: 3 of 6 epochs"));
 }
 
+TEST(Progress, WhatEarlierRunsHaveDoneIsNoSpeedOfThisOne) {
+  History history = ToHalfWay();
+  EXPECT_THAT(Summary(Job(), history, true, "completed", 15, ""), Not(HasSubstr("speed           0.0 examples/s")));
+  history.GoOnFrom(history.latest());
+  EXPECT_THAT(Summary(Job(), history, true, "completed", 15, ""),
+              HasSubstr("speed           0.0 examples/s, 0.0 updates/s"));
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -188,6 +188,12 @@ TEST(Combine, KeepsEarlierStartsOfASlotApart) {
   EXPECT_EQ(figures.past_workers[0].examples, 48u);
   EXPECT_EQ(figures.past_workers[0].pushes, 11u);
   EXPECT_EQ(figures.past_workers[0].state, "expired");
+  // Whoever it was, there is something to call it by.
+  servers[1].mutable_past_workers(0)->clear_name();
+  servers[1].mutable_workers(0)->clear_name();
+  const RunFigures nameless = Combine(servers);
+  EXPECT_EQ(nameless.past_workers[0].name, "worker in slot 1");
+  EXPECT_EQ(nameless.workers[0].name, "worker in slot 1");
   EXPECT_EQ(figures.training_workers(), 1u);
 }
 

@@ -38,6 +38,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     uint64_t tickets = 0;
     uint32_t epochs = 1;
     bool hold_tickets = false;  // as after HoldTicketsBack(true)
+    bool rounds = false;        // a ticket's round is its number
     CodecSettings codec_settings;
     uint64_t seed = 0;
   };
@@ -112,7 +113,18 @@ class FakeShard final : public v1::ParameterServer::Service,
   void set_incarnation(uint64_t incarnation) {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
-    state_id_ = incarnation;
+    state_id_ = run_id_ = incarnation;
+  }
+  // One that goes on from a checkpoint, without what came after it.
+  std::map<uint32_t, State> Checkpoint() const {
+    absl::MutexLock lock(&mutex_);
+    return states_;
+  }
+  void GoOnFrom(const std::map<uint32_t, State>& checkpoint, uint64_t incarnation) {
+    absl::MutexLock lock(&mutex_);
+    states_ = checkpoint;
+    incarnation_ = state_id_ = incarnation;
+    forgot_ = true;
   }
   // One that goes on from where the last was.
   void Restart(uint64_t incarnation) {
@@ -194,6 +206,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     reply->set_shard(options_.shard);
     reply->set_server_incarnation(incarnation_);
     reply->set_state_id(state_id_);
+    reply->set_run_id(run_id_);
     for (const auto& [id, state] : states_) {
       if (!state.initialised) reply->add_missing_segments(id);
     }
@@ -243,7 +256,9 @@ class FakeShard final : public v1::ParameterServer::Service,
     ++ticket_fetches_;
     reply->set_repair_ticket(repair_ticket_);
     for (uint32_t k = 0; k < request->count() && next_ticket_ < options_.tickets; ++k) {
-      if (!hold_tickets_) reply->add_tickets(next_ticket_++);
+      if (hold_tickets_) break;
+      if (options_.rounds) reply->add_rounds(next_ticket_);
+      reply->add_tickets(next_ticket_++);
     }
     most_out_ = std::max(most_out_, static_cast<int>(next_ticket_ - completed_.size()));
     if (completed_.size() == options_.tickets) {
@@ -330,7 +345,10 @@ class FakeShard final : public v1::ParameterServer::Service,
           out.set_result(v1::ReplyHeader::DUPLICATE);
           break;
         }
-        if (header.sequence() != state.sequence + 1) {
+        if (header.held_version() > state.version) {
+          return {grpc::StatusCode::INVALID_ARGUMENT, "claims a version that was never sent"};
+        }
+        if (header.sequence() != state.sequence + 1 && !forgot_) {
           return {grpc::StatusCode::INVALID_ARGUMENT, "a sequence number was left out"};
         }
         state.sequence = header.sequence();
@@ -439,6 +457,8 @@ class FakeShard final : public v1::ParameterServer::Service,
   std::map<uint32_t, State> states_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 77;
   uint64_t state_id_ ABSL_GUARDED_BY(mutex_) = 77;
+  uint64_t run_id_ ABSL_GUARDED_BY(mutex_) = 77;
+  bool forgot_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> hellos_{0};
   std::vector<v1::ExchangeRequest> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> held_ ABSL_GUARDED_BY(mutex_);

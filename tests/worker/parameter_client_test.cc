@@ -1,8 +1,10 @@
 #include "worker/parameter_client.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -486,6 +488,78 @@ TEST_F(ParameterClientTest, GoesOnWithAServerThatWasRestartedAndHasItsState) {
   }
   EXPECT_GE(servers_[0]->hellos(), 2);
   EXPECT_GE(servers_[1]->hellos(), 2);
+}
+
+// Without a journal: what it was told since is gone, and so is what was computed from it. The
+// worker takes its parameters and goes on, also where replies are differences to what it holds.
+TEST_F(ParameterClientTest, GoesOnWithAServerThatCameBackFromACheckpoint) {
+  for (const char* reply_codec : {"none", "one_bit"}) {
+    servers_.clear();
+    StartServers();
+    ParameterClientOptions options = Options();
+    options.reply_codec = reply_codec;
+    std::vector<SegmentAnswer> answers;
+    options.answered = [&](const SegmentAnswer& answer) { answers.push_back(answer); };
+    auto client = Connected(options);
+    std::map<uint32_t, FakeShard::State> checkpoint;
+    const auto push = [&](uint64_t step) {
+      std::vector<float> gradient = Gradient(step);
+      const absl::Status begun = client->Push({.ticket = step, .gradient = gradient.data()});
+      const absl::Status done = begun.ok() ? client->Finish() : begun;
+      EXPECT_TRUE(done.ok()) << step << ": " << done;
+    };
+    for (uint64_t step = 0; step < 7; ++step) {
+      if (step == 2) checkpoint = servers_[1]->Checkpoint();
+      if (step == 4) servers_[1]->GoOnFrom(checkpoint, 78);
+      answers.clear();
+      push(step);
+      for (const SegmentPlan& segment : plan_.segments()) {
+        if (segment.kind == TensorKind::kStatistic) continue;
+        const FakeShard::State state = ServerOf(segment.id).state(segment.id);
+        EXPECT_EQ(state.applied, segment.shard == 0 || step < 4 ? step + 1 : step - 2) << segment.id;
+        const bool told = std::any_of(answers.begin(), answers.end(),
+                                      [&](const auto& answer) { return answer.segment == segment.id; });
+        EXPECT_EQ(told, segment.shard == 0 || step != 4) << segment.id;
+        if (std::string(reply_codec) != "none" && step != 4) continue;
+        if (std::string(reply_codec) != "none" && segment.shard == 0) continue;
+        EXPECT_EQ(std::vector<float>(client->parameters() + segment.begin,
+                                     client->parameters() + segment.begin + segment.elements),
+                  state.values)
+            << segment.id;
+      }
+    }
+    EXPECT_GE(servers_[1]->hellos(), 2);
+  }
+}
+
+// Nobody may be left who would close it.
+TEST_F(ParameterClientTest, WhoWaitsForARoundHearsThatTheJobIsOver) {
+  StartServers({.synchronous = true, .pending_fetches = 1'000'000'000});
+  ParameterClientOptions options = Options();
+  options.synchronous = true;
+  options.views = true;
+  std::atomic<int> asked{0};
+  options.over = [&] { return ++asked > 20; };
+  auto client = Connected(options);
+  const auto entered = client->EnterRound(3);
+  EXPECT_EQ(entered.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(entered.status().message()), HasSubstr("the job ended before round"));
+}
+
+TEST_F(ParameterClientTest, RoundsDoNotGoOnWithAServerThatHasLostSomething) {
+  StartServers({.synchronous = true});
+  ParameterClientOptions options = Options();
+  options.synchronous = true;
+  auto client = Connected(options);
+  const auto checkpoint = servers_[1]->Checkpoint();
+  std::vector<float> gradient = Gradient(0);
+  ASSERT_TRUE(client->Push({.ticket = 0, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  servers_[1]->GoOnFrom(checkpoint, 78);
+  ASSERT_TRUE(client->Push({.ticket = 1, .round = 1, .gradient = gradient.data()}).ok());
+  const absl::Status status = client->Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("server 1 at"), HasSubstr("start the workers again")));
 }
 
 TEST_F(ParameterClientTest, PassesOnWhyAServerRefuses) {

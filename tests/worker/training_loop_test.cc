@@ -315,6 +315,92 @@ TEST_F(TrainingLoopTest, FetchesNewParametersForATicketThatWasWaitedFor) {
   EXPECT_GE(held_back_at, 20u);
 }
 
+// A server of rounds as a worker sees it that was given up for lost: round `late_round` is open
+// for long and not its any more.
+class LateClient final : public ParameterClient {
+ public:
+  LateClient(uint32_t elements, uint64_t late_round) : late_round_(late_round), parameters_(elements, 0.5f) {}
+
+  absl::Status Push(const StepGradient& step) override {
+    if (step.round > open_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("is at round ", step.round, "; round ", open_, " is still open"));
+    }
+    late_ = step.round == late_round_;
+    if (!late_) ++open_;
+    pushed.push_back(step.round);
+    gradients.emplace_back(step.gradient, step.gradient + kInputs);
+    if (after_push) after_push(step.ticket);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Entered> EnterRound(uint64_t round) override {
+    entered.push_back(round);
+    late_ = false;
+    const bool renewed = round > open_;
+    open_ = std::max(open_, round);
+    // What the others have come to.
+    if (renewed) std::fill(parameters_.begin(), parameters_.end(), kLater);
+    return Entered{.round = open_, .renewed = renewed};
+  }
+  bool late() const override { return late_; }
+  float* parameters() override { return parameters_.data(); }
+  absl::Span<const float> error() const override { return error_; }
+
+  absl::Status Initialise(absl::Span<const float>) override { return absl::OkStatus(); }
+  absl::Status AwaitInitialised() override { return absl::OkStatus(); }
+  void NoteStatistics(const float*) override {}
+  absl::Status Pull(Parameters) override { return absl::OkStatus(); }
+  absl::Status WaitFor(uint64_t, uint64_t) override { return absl::OkStatus(); }
+  absl::Status Finish() override { return absl::OkStatus(); }
+  absl::Status Repair(uint64_t) override { return absl::OkStatus(); }
+  absl::Status ChangeView(const v1::View&) override { return absl::OkStatus(); }
+  uint64_t clock(uint32_t) const override { return 0; }
+  double TakeWaitSeconds() override { return 0; }
+  double ErrorFeedbackRatio(const float*) const override { return 0; }
+  Traffic traffic() const override { return {}; }
+  std::shared_ptr<grpc::Channel> channel(uint32_t) const override { return nullptr; }
+
+  static constexpr float kLater = 2.0f;
+  std::vector<uint64_t> pushed, entered;
+  std::vector<std::vector<float>> gradients;
+  std::function<void(uint64_t)> after_push;
+
+ private:
+  const uint64_t late_round_;
+  uint64_t open_ = 0;
+  bool late_ = false;
+  std::vector<float> parameters_;
+  const std::vector<float> error_ = std::vector<float>(kInputs);
+};
+
+// It waits for the end of that round, and computes at what it is then given.
+TEST_F(TrainingLoopTest, WhoWasLateForARoundThatIsStillOpenWaitsForItsEnd) {
+  Start({.tickets = 6, .rounds = true});
+  LateClient client(2 * kInputs, 3);
+  TrainingLoop loop({.views = true, .stop = &stop_}, computer_.get(), &client, lead_.get(), &progress_);
+  client.after_push = [this](uint64_t ticket) { lead_->Completed(ticket); };
+  const absl::Status status = loop.Run();
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(client.pushed, (std::vector<uint64_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(client.entered, (std::vector<uint64_t>{0, 4}));
+  const std::vector<float> later(2 * kInputs, LateClient::kLater);
+  OpenGate gate;
+  ASSERT_TRUE(computer_->Compute(4, later.data(), gate).ok());
+  EXPECT_EQ(client.gradients[4], std::vector<float>(computer_->gradient(), computer_->gradient() + kInputs));
+}
+
+// The same where it is to hand in what it has kept back.
+TEST_F(TrainingLoopTest, WhoWasLateForARoundThatIsStillOpenFoldsInTheNextOne) {
+  Start({.tickets = 6, .rounds = true});
+  LateClient client(2 * kInputs, 3);
+  client.after_push = [this](uint64_t ticket) { stop_ = ticket == 3; };
+  TrainingLoop loop({.views = true, .stop = &stop_}, computer_.get(), &client, lead_.get(), &progress_);
+  const absl::Status status = loop.Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_EQ(client.pushed, (std::vector<uint64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(client.entered, (std::vector<uint64_t>{0, 4}));
+}
+
 TEST(RoundOfTicket, CountsStepsOverEpochs) {
   // 10 batches an epoch, 3 workers: 3 rounds an epoch, one batch left out.
   EXPECT_EQ(RoundOfTicket(0, 10, 3), 0u);

@@ -72,6 +72,55 @@ def _batch(program, namespace, lines):
     _run(program, "-n", namespace, "-batch", "-", lines=lines)
 
 
+def _mount_of(folder):
+    """The number of the mount that a folder is in; None: there is no such folder."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        with open(f"/proc/self/fdinfo/{opened}", encoding="ascii") as file:
+            return next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+    finally:
+        os.close(opened)
+
+
+def _is_mounted():
+    """Whether something is mounted on the namespaces' folder itself."""
+    return _mount_of(_FOLDER) not in (None, _mount_of(os.path.dirname(_FOLDER)))
+
+
+# How the first of our namespaces found their folder: (it was there, it was a mount point); None:
+# we have none.
+_found = None
+
+
+def _add(name):
+    """The first `ip netns add` on a machine makes the folder and mounts it on itself."""
+    global _found
+    if _found is None:
+        _found = (os.path.isdir(_FOLDER), _is_mounted())
+    _run("ip", "netns", "add", name)
+
+
+def _restore_folder():
+    """As it was found, where nobody has a namespace in it any more."""
+    global _found
+    if _found is None:
+        return
+    was_there, was_mounted = _found
+    with contextlib.suppress(OSError):
+        if os.listdir(_FOLDER):
+            return
+        # The kernel refuses should somebody be quicker: their namespaces are mounts below it.
+        while not was_mounted and _is_mounted():
+            if _libc.umount2(_FOLDER.encode(), 0) != 0:
+                return
+        if not was_there:
+            os.rmdir(_FOLDER)
+    _found = None
+
+
 def process_start(pid):
     """When a process began, in ticks since boot; None: there is no such process."""
     try:
@@ -160,7 +209,7 @@ def why_impossible():
     probe = owner() + "probe"
     try:
         _run("tc", "-V")
-        _run("ip", "netns", "add", probe)
+        _add(probe)
         try:
             _batch("ip", probe, ["link add b0 type bridge",
                                  "link add v0 type veth peer name v1"])
@@ -172,6 +221,7 @@ def why_impossible():
                 os.close(file)
         finally:
             _run("ip", "netns", "delete", probe)
+            _restore_folder()
     except NetworkError as error:
         return str(error)
     return None
@@ -223,6 +273,7 @@ class Network:
     def __exit__(self, *_):
         try:
             remove_own()
+            _restore_folder()
         finally:
             if self._home is not None:
                 os.close(self._home)
@@ -231,7 +282,7 @@ class Network:
     def _make(self):
         hub = self.namespace(_HUB)
         for node in (_HUB, OBSERVER, *self._nodes):
-            _run("ip", "netns", "add", self.namespace(node))
+            _add(self.namespace(node))
             # Neighbour discovery would be counted as traffic.
             with self.inside(node):
                 for kind in ("all", "default"):

@@ -12,6 +12,7 @@
 #include "common/net/job_spec.h"
 #include "server/checkpoint_files.h"
 #include "server/job_machines.h"
+#include "server/lead_slots.h"
 
 namespace foreshard {
 namespace {
@@ -128,6 +129,13 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
       reshaped.stopped = before->stopped();
       // Whose tickets in hand are dealt again should they not come back.
       v1::LeadState known = moved->machines->front()->lead();
+      const auto newer = ReadLeadFile(*moved->run->shards.front().storage);
+      if (!newer.ok()) {
+        return absl::Status(newer.status().code(),
+                            absl::StrCat(newer.status().message(), "; without the file, what was reported since the "
+                                         "last checkpoint is left out"));
+      }
+      if (newer->has_value()) TakeNewer(**newer, &known);
       if (!reshaped.states) {
         known.clear_dealing();
         known.clear_examples();

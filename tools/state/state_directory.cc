@@ -38,9 +38,9 @@ std::vector<std::string> ShardFolders(const std::string& parent) {
   return folders;
 }
 
-absl::StatusOr<StateDirectory> Open(const std::string& folder) {
+absl::StatusOr<StateDirectory> Open(const std::string& folder, Others others) {
   StateDirectory directory = {.folder = folder};
-  auto storage = OpenStorageToRead(folder);
+  auto storage = OpenStorageToRead(folder, others);
   if (!storage.ok()) return storage.status();
   directory.storage = *std::move(storage);
   auto description = ReadRunDescription(*directory.storage);
@@ -100,7 +100,7 @@ absl::Status CheckSameRun(const StateDirectory& first, const StateDirectory& oth
 
 }  // namespace
 
-absl::StatusOr<StoredRun> OpenRun(const std::vector<std::string>& folders, Shards wanted) {
+absl::StatusOr<StoredRun> OpenRun(const std::vector<std::string>& folders, Shards wanted, Others others) {
   std::vector<std::string> all;
   for (const std::string& folder : folders) {
     std::error_code error;
@@ -118,7 +118,7 @@ absl::StatusOr<StoredRun> OpenRun(const std::vector<std::string>& folders, Shard
   if (all.empty()) return absl::InvalidArgumentError("no state directory is given");
   StoredRun run;
   for (const std::string& folder : all) {
-    auto opened = Open(folder);
+    auto opened = Open(folder, others);
     if (!opened.ok()) return opened.status();
     if (!run.shards.empty()) {
       if (absl::Status same = CheckSameRun(run.shards.front(), *opened); !same.ok()) return same;

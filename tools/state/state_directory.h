@@ -5,7 +5,8 @@
 //   run.shards[1].storage->Describe("");
 //   run.plan.SegmentsOfShard(1);
 //
-// Changes nothing, and may be used while servers write there. Thread-compatible.
+// Changes nothing, and may be used while servers write there, unless it says that they must
+// not. Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +48,10 @@ enum class Shards { kAny, kAll };
 
 // Each of `folders` is a server's own, or holds those of several as shard-0, shard-1 and so on.
 // NOT_FOUND: no such folder, or no state in it. FAILED_PRECONDITION, with what differs: of several
-// runs; one shard twice; with kAll, shards missing. DATA_LOSS: run.textproto is damaged.
-absl::StatusOr<StoredRun> OpenRun(const std::vector<std::string>& folders, Shards wanted);
+// runs; one shard twice; with kAll, shards missing; a server that runs there and must not. DATA_LOSS:
+// run.textproto is damaged.
+absl::StatusOr<StoredRun> OpenRun(const std::vector<std::string>& folders, Shards wanted,
+                                  Others others = Others::kMayWrite);
 
 // A checkpoint's manifest alone: its files are not looked at. Errors name the file.
 absl::StatusOr<CheckpointManifest> ReadManifest(const Storage& storage, const std::string& checkpoint);

@@ -118,9 +118,39 @@ TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
                 HasSubstr(folder_ + " is in use by another process"));
     EXPECT_TRUE(OpenStorageToRead(folder_).ok());
   }
+  {
+    // Readers that nobody may write beside; others may read.
+    const auto reader = OpenStorageToRead(folder_, Others::kMustNotWrite);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE(OpenStorageToRead(folder_, Others::kMustNotWrite).ok());
+    EXPECT_TRUE(OpenStorageToRead(folder_).ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition(OpenStorage(folder_).status()));
+  }
   EXPECT_TRUE(OpenStorage(folder_).ok());
   std::ofstream(folder_ + "/file") << "x";
   EXPECT_FALSE(OpenStorage(folder_ + "/file").ok());
+}
+
+// A name is in the folder above, so that this is what must be synced.
+TEST_F(PosixStorageTest, NamesOfFoldersAreSafe) {
+  std::filesystem::create_directories(folder_);
+  std::vector<std::string> synced;
+  const auto sync = [&](const std::string& folder) {
+    synced.push_back(folder);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(internal::MakeFolders(folder_ + "/a/b/", sync).ok());
+  EXPECT_TRUE(std::filesystem::is_directory(folder_ + "/a/b"));
+  EXPECT_THAT(synced, ElementsAre(std::filesystem::path(folder_).parent_path().string(), folder_, folder_ + "/a"));
+  // Who made it may have been killed before it was safe.
+  synced.clear();
+  ASSERT_TRUE(internal::MakeFolders(folder_ + "/a", sync).ok());
+  EXPECT_THAT(synced, ElementsAre(folder_));
+  const auto refuse = [](const std::string&) { return absl::PermissionDeniedError("not yours"); };
+  EXPECT_TRUE(internal::MakeFolders(folder_ + "/a", refuse).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(internal::MakeFolders(folder_ + "/a/new", refuse)));
+  const auto fail = [](const std::string&) { return absl::DataLossError("the disk"); };
+  EXPECT_TRUE(absl::IsDataLoss(internal::MakeFolders(folder_ + "/a", fail)));
 }
 
 // A limit on the size of files is a disk that is full after a part of an append.

@@ -1,6 +1,7 @@
 #include "tools/state/reshard.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "tests/tools/state/stored_run.h"
@@ -90,6 +91,33 @@ TEST_F(Reshard, WholeStatesGoOverWhereSegmentsAreTheSame) {
   EXPECT_EQ(found[0]->lead().known(1), 12u);
   EXPECT_EQ(found[0]->lead().examples(0), 40u);
   EXPECT_EQ(found[0]->lead().examples(1), 30u);
+}
+
+// What the lead was told since the last checkpoint is in a file of its own.
+TEST_F(Reshard, WhatTheLeadWasToldGoesOverToo) {
+  Make(StoredJob());
+  for (auto& shard : shards_) shard->Push(4);
+  shards_[0]->Stop();
+  v1::LeadState told;
+  told.add_evaluations()->set_accuracy(0.75);
+  told.set_stop_reason("enough");
+  told.add_introductions()->set_incarnation(11);
+  told.mutable_introductions(0)->set_name("first");
+  const std::string path = Open().shards[0].folder + "/lead.textproto";
+  std::ofstream(path) << PrintText(told);
+  const auto moved = Move(1);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_TRUE(moved->stopped);
+  const v1::LeadState found = Found(1)[0]->lead();
+  ASSERT_EQ(found.evaluations_size(), 1);
+  EXPECT_EQ(found.evaluations(0).accuracy(), 0.75);
+  EXPECT_EQ(found.stop_reason(), "enough");
+  EXPECT_EQ(found.introductions(0).name(), "first");
+  std::ofstream(path) << "evaluations {";
+  std::filesystem::remove_all(output_);
+  const auto damaged = Move(1);
+  EXPECT_TRUE(absl::IsDataLoss(damaged.status())) << damaged.status();
+  EXPECT_THAT(std::string(damaged.status().message()), HasSubstr("lead.textproto is damaged"));
 }
 
 TEST_F(Reshard, RoundsBeginAnewWhereTheirStateCannotGoOver) {

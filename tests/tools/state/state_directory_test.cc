@@ -28,6 +28,19 @@ TEST_F(StateDirectories, TakesAFolderOfShardsOrEachOfThem) {
   EXPECT_EQ(turned->shards[1].shard, 1u);
 }
 
+// For who makes another run of it: what a server is told meanwhile would not be in it.
+TEST_F(StateDirectories, OneThatAServerHasIsRefusedWhereItMustNot) {
+  Make(StoredJob());
+  const auto in_use = OpenRun({state()}, Shards::kAll, Others::kMustNotWrite);
+  EXPECT_TRUE(absl::IsFailedPrecondition(in_use.status())) << in_use.status();
+  EXPECT_THAT(std::string(in_use.status().message()), HasSubstr("shard-0 is in use by another process"));
+  EXPECT_TRUE(OpenRun({state()}, Shards::kAll).ok());
+  shards_.clear();
+  const auto alone = OpenRun({state()}, Shards::kAll, Others::kMustNotWrite);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(OpenStorage(state() + "/shard-0").status()));
+}
+
 TEST_F(StateDirectories, SaysWhichShardsAreMissing) {
   Make(StoredJob());
   const auto one = OpenRun({state() + "/shard-1"}, Shards::kAll);
