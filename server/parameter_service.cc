@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
+#include "common/net/retry_after.h"
 #include "glog/logging.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
@@ -16,6 +17,9 @@ namespace {
 // threads costs as much.
 constexpr uint64_t kInlineBytes = 64 << 10;
 constexpr int64_t kFetchNanoseconds = 20'000'000'000;
+// Of a message that finds no room: what is there is answered within milliseconds, and each that
+// waits takes its time after it.
+constexpr absl::Duration kRetryAfterStep = absl::Milliseconds(20);
 // So many of those whose momentum a repair waits for are named in its reply.
 constexpr int kNamedWorkers = 8;
 
@@ -44,7 +48,7 @@ v1::ReplyHeader::Result ToProto(Result result) {
 }
 
 bool SameContract(const v1::Contract& a, const v1::Contract& b) {
-  return a.protocol() == b.protocol() && a.job() == b.job() && a.schema() == b.schema() &&
+  return a.protocol() == b.protocol() && a.oldest_protocol() == b.oldest_protocol() && a.job() == b.job() && a.schema() == b.schema() &&
          a.plan() == b.plan();
 }
 
@@ -54,6 +58,7 @@ bool SameContract(const v1::Contract& a, const v1::Contract& b) {
 struct ParameterService::Call {
   Request request;
   grpc::ByteBuffer* reply = nullptr;
+  grpc::CallbackServerContext* context = nullptr;
   grpc::ServerUnaryReactor* reactor = nullptr;
   int64_t arrived = 0;
   uint64_t reserved_bytes = 0;
@@ -131,6 +136,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
     }
     if (before != request.incarnation()) context_.figures.ResetWorker(worker);
   }
+  reply->set_protocol(CommonProtocol(context_.shard.agreement()->contract, request.contract()));
   reply->set_shard(context_.shard.index());
   reply->set_server_incarnation(context_.incarnation);
   reply->set_state_id(context_.durability == nullptr ? context_.incarnation : context_.durability->state_id());
@@ -211,6 +217,7 @@ grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext
   auto call = std::make_unique<Call>();
   call->arrived = MonotonicNanoseconds();
   call->reply = reply;
+  call->context = context;
   call->message_bytes = request->Length();
   // A fetch gets a reactor of its own below; all others never wait.
   const auto refuse = [&](const absl::Status& status) {
@@ -230,6 +237,7 @@ grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext
                      " (servers.inflight_bytes): try again after a pause")));
   }
   call->reserved_bytes = call->message_bytes;
+  refused_in_a_row_.store(0, std::memory_order_relaxed);
   absl::StatusOr<Request> parsed = Request::Parse(*request);
   if (!parsed.ok()) {
     context_.figures.NoteRejected();
@@ -263,7 +271,9 @@ absl::Status ParameterService::Identify(Call& call) const {
     return absl::FailedPreconditionError("this server knows no model yet: say Hello first");
   }
   if (!SameContract(agreed->contract, header.contract())) {
-    return CheckContract(agreed->contract, header.contract());
+    if (absl::Status status = CheckContract(agreed->contract, header.contract()); !status.ok()) {
+      return status;
+    }
   }
   absl::StatusOr<Shard::Cell*> cell = context_.shard.FindCell(header.segment());
   if (!cell.ok()) return cell.status();
@@ -471,6 +481,11 @@ void ParameterService::Finish(std::unique_ptr<Call> call, const absl::Status& st
   }
   context_.buffers.Release(call->reserved_bytes);
   metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
+  if (absl::IsResourceExhausted(status)) {
+    // One behind the other: who is refused later comes later.
+    const uint32_t before = refused_in_a_row_.fetch_add(1, std::memory_order_relaxed);
+    AddRetryAfter(*call->context, std::min(kLongestRetryAfter, kRetryAfterStep * (std::min(before, 1000u) + 1)));
+  }
   grpc::ServerUnaryReactor* reactor = call->reactor;
   call.reset();
   reactor->Finish(ToGrpc(status));

@@ -7,6 +7,7 @@
 // gRPC's thread, above on the apply threads. FETCH waits parked, without a thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -73,6 +74,8 @@ class ParameterService final : public ParameterServiceBase {
 
   ServerContext& context_;
   Lead* const lead_;
+  // Messages for which there was no room, since the last for which there was.
+  std::atomic<uint32_t> refused_in_a_row_{0};
 };
 
 }  // namespace foreshard

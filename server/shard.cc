@@ -44,6 +44,7 @@ absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_n
   // Protocol and job first: a schema is looked at only where those are the same.
   v1::Contract expected = owned_ != nullptr ? owned_->contract : contract;
   expected.set_protocol(kProtocolVersion);
+  expected.set_oldest_protocol(kOldestProtocol);
   expected.set_job(job_fingerprint_);
   v1::Contract first = expected;
   first.set_schema(contract.schema());

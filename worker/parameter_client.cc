@@ -11,6 +11,7 @@
 #include "common/core/catalogue.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "glog/logging.h"
 #include "kernels/codecs/codec.h"
@@ -69,6 +70,7 @@ class ServersClient : public ParameterClient {
     }
     incarnations_.resize(channels_.size());
     state_ids_.resize(channels_.size());
+    protocols_.resize(channels_.size());
     missing_.resize(channels_.size());
     if (RepairsSteps(options_)) steps_ = options_.schedule.Steps();
   }
@@ -87,6 +89,9 @@ class ServersClient : public ParameterClient {
     }
     exchange_ = std::make_unique<SegmentExchange>(
         options_, incarnations_, [this](uint32_t shard) { return WhoAnswers(shard); });
+    for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
+      exchange_->set_protocol(shard, protocols_[shard]);
+    }
     calls_ = std::make_unique<ExchangeCalls>(
         ExchangeCalls::Options{.channels = channels_,
                                .addresses = options_.servers,
@@ -267,6 +272,7 @@ class ServersClient : public ParameterClient {
     if (!reply.ok()) return reply.status();
     incarnations_[shard] = reply->server_incarnation();
     state_ids_[shard] = reply->state_id();
+    protocols_[shard] = reply->protocol();
     missing_[shard].assign(reply->missing_segments().begin(), reply->missing_segments().end());
     return absl::OkStatus();
   }
@@ -282,6 +288,15 @@ class ServersClient : public ParameterClient {
       return absl::FailedPreconditionError(
           absl::StrCat(patience->server(), " serves shard ", reply.shard(), ", not ", shard,
                        ": give the servers' addresses in the order of their shards"));
+    }
+    v1::Contract theirs = options_.hello.contract();
+    // A server that says nothing of it speaks what it was asked for.
+    if (reply.protocol() == 0) reply.set_protocol(theirs.protocol());
+    theirs.set_protocol(reply.protocol());
+    theirs.clear_oldest_protocol();
+    if (CommonProtocol(options_.hello.contract(), theirs) == 0) {
+      return absl::InternalError(absl::StrCat(patience->server(), " wants to speak protocol ", reply.protocol(),
+                                              ", which this worker does not"));
     }
     for (const uint32_t id : reply.missing_segments()) {
       if (id >= options_.plan.segments().size() || options_.plan.segments()[id].shard != shard) {
@@ -304,6 +319,7 @@ class ServersClient : public ParameterClient {
           absl::StrCat(patience.server(), " was started again (incarnation ", incarnations_[shard],
                        " before, now ", now, ") and has lost what it knew; start the job anew"));
     }
+    exchange_->set_protocol(shard, reply->protocol());  // it may be of another release
     LOG(WARNING) << patience.server() << " was started again and has its state: going on (incarnation "
                  << incarnations_[shard] << " at first, now " << now << ")";
     return now;
@@ -324,6 +340,7 @@ class ServersClient : public ParameterClient {
   const ParameterClientOptions options_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<Patience> patience_;
+  std::vector<uint32_t> protocols_;  // agreed on with each server in the first hello
   // As of the first hello.
   std::vector<uint64_t> incarnations_, state_ids_;
   std::vector<std::vector<uint32_t>> missing_;

@@ -99,6 +99,7 @@ absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema) {
 v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan) {
   v1::Contract contract;
   contract.set_protocol(kProtocolVersion);
+  contract.set_oldest_protocol(kOldestProtocol);
   contract.set_job(JobFingerprint(job));
   contract.set_schema(schema.fingerprint());
   contract.set_plan(plan.fingerprint());
@@ -162,6 +163,26 @@ std::string JobDifference(const v1::JobSpec& ours, const std::string& theirs) {
   return text;
 }
 
+namespace {
+
+uint32_t OldestOf(const v1::Contract& contract) {
+  return contract.oldest_protocol() == 0 ? contract.protocol()
+                                         : std::min(contract.oldest_protocol(), contract.protocol());
+}
+
+std::string PrintProtocols(const v1::Contract& contract) {
+  return OldestOf(contract) == contract.protocol()
+             ? absl::StrCat(contract.protocol())
+             : absl::StrCat(OldestOf(contract), " to ", contract.protocol());
+}
+
+}  // namespace
+
+uint32_t CommonProtocol(const v1::Contract& ours, const v1::Contract& theirs) {
+  const uint32_t newest = std::min(ours.protocol(), theirs.protocol());
+  return newest >= std::max(OldestOf(ours), OldestOf(theirs)) ? newest : 0;
+}
+
 absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs) {
   const auto differs = [](const char* what, uint64_t our_value, uint64_t their_value,
                           const char* remedy) {
@@ -169,9 +190,10 @@ absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs)
         absl::StrCat("another ", what, ": this server has ", absl::Hex(our_value),
                      ", the caller ", absl::Hex(their_value), "; ", remedy));
   };
-  if (theirs.protocol() != ours.protocol()) {
-    return differs("protocol version", ours.protocol(), theirs.protocol(),
-                   "run the same release of Foreshard everywhere");
+  if (CommonProtocol(ours, theirs) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "another protocol version: this server speaks ", PrintProtocols(ours), ", the caller ",
+        PrintProtocols(theirs), "; run the same release of Foreshard everywhere, or the next one"));
   }
   if (theirs.job() != ours.job()) {
     return differs("job", ours.job(), theirs.job(),

@@ -50,6 +50,9 @@ v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const Sh
 // difference that counts, or no such text.
 std::string JobDifference(const v1::JobSpec& ours, const std::string& theirs);
 
+// The protocol that the two use: the newest that both speak; 0: there is none.
+uint32_t CommonProtocol(const v1::Contract& ours, const v1::Contract& theirs);
+
 // FAILED_PRECONDITION naming the first field in which `theirs` differs from
 // `ours`, and what to do about it.
 absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs);

@@ -1,0 +1,350 @@
+// A server among peers that do everything wrong: bytes that are no messages, no HTTP/2, no
+// requests; connections that are opened and dropped, that stall, that never read; fields at their
+// extremes; more than there is room for. After each it answers, and an honest worker's exchange
+// gives the right result.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_split.h"
+#include "common/net/retry_after.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/message.h"
+#include "tests/server/server_harness.h"
+
+namespace foreshard {
+namespace {
+
+using Code = absl::StatusCode;
+
+constexpr char kExchange[] = "/foreshard.v1.ParameterServer/Exchange";
+constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+uint64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::string RandomBytes(uint64_t key, size_t count) {
+  std::string bytes(count, '\0');
+  for (size_t k = 0; k < count; ++k) bytes[k] = static_cast<char>(RandomBits(41, key, k));
+  return bytes;
+}
+
+// A connection without gRPC.
+class RawConnection {
+ public:
+  explicit RawConnection(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    const std::vector<std::string> parts = absl::StrSplit(address, ':');
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(parts.back())));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0;
+  }
+  ~RawConnection() { close(socket_); }
+  RawConnection(const RawConnection&) = delete;
+
+  bool connected() const { return connected_; }
+  // Until all is sent, the peer has closed, or it takes nothing for 200 ms.
+  void Send(const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      pollfd ready = {.fd = socket_, .events = POLLOUT};
+      if (poll(&ready, 1, 200) <= 0) return;
+      const ssize_t some = send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (some <= 0) return;
+      sent += static_cast<size_t>(some);
+    }
+  }
+
+ private:
+  int socket_;
+  bool connected_ = false;
+};
+
+std::string Frame(uint32_t length, uint8_t type, uint8_t flags, uint32_t stream, const std::string& content) {
+  std::string frame;
+  for (const int shift : {16, 8, 0}) frame += static_cast<char>(length >> shift);
+  frame += static_cast<char>(type);
+  frame += static_cast<char>(flags);
+  for (const int shift : {24, 16, 8, 0}) frame += static_cast<char>(stream >> shift);
+  return frame + content;
+}
+
+// HPACK without compression: literals that are not indexed.
+std::string RequestHeaders(const std::string& path) {
+  std::string block;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    block += '\0';
+    block += static_cast<char>(name.size()) + name;
+    block += static_cast<char>(value.size()) + value;
+  };
+  add(":method", "POST");
+  add(":scheme", "http");
+  add(":path", path);
+  add(":authority", "localhost");
+  add("te", "trailers");
+  add("content-type", "application/grpc");
+  return Frame(static_cast<uint32_t>(block.size()), 1, 4, 1, block);
+}
+
+// gRPC's prefix of a message: not compressed, so many bytes.
+std::string MessagePrefix(uint32_t bytes) {
+  std::string prefix(1, '\0');
+  for (const int shift : {24, 16, 8, 0}) prefix += static_cast<char>(bytes >> shift);
+  return prefix;
+}
+
+class AbuseTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kBudget = 64 << 20;
+
+  AbuseTest()
+      : servers_(TestJob({"servers.inflight_bytes=67108864", "update.rule=asgd", "update.momentum="})),
+        honest_(servers_, 0, 5) {
+    EXPECT_TRUE(honest_.SayHello().ok());
+    honest_.InitialiseAll();
+    expected_ = honest_.Read(0).values;
+  }
+
+  const std::string& address() const { return servers_.servers[0]->address(); }
+
+  // asgd: theta -= eta g, so that the right result is known. Over a connection of its own.
+  void ExpectTheServerWorks(const char* after) {
+    SCOPED_TRACE(after);
+    EXPECT_EQ(servers_.Status().shard(), 0u);
+    const uint64_t ticket = tickets_++;
+    const Answer answer = honest_.Push(0, ticket);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.header.result(), v1::ReplyHeader::APPLIED);
+    const std::vector<float> gradient = honest_.Gradient(0, ticket);
+    ASSERT_EQ(answer.values.size(), expected_.size());
+    for (size_t k = 0; k < expected_.size(); ++k) {
+      expected_[k] -= 0.01f * gradient[k];
+      ASSERT_NEAR(answer.values[k], expected_[k], 1e-5) << k;
+    }
+    expected_ = answer.values;
+  }
+
+  TestServers servers_;
+  TestWorker honest_;
+  std::vector<float> expected_;
+  uint64_t tickets_ = 0;
+};
+
+TEST_F(AbuseTest, RandomBytesForEveryMethod) {
+  for (const char* method :
+       {kExchange, "/foreshard.v1.ParameterServer/Hello", "/foreshard.v1.ParameterServer/Heartbeat",
+        "/foreshard.v1.ParameterServer/ChangeView", "/foreshard.v1.Lead/Register",
+        "/foreshard.v1.Lead/FetchTickets", "/foreshard.v1.Lead/Report", "/foreshard.v1.Lead/Leave",
+        "/foreshard.v1.Admin/GetStatus"}) {
+    for (uint64_t key = 0; key < 60; ++key) {
+      const grpc::Slice slice(RandomBytes(key, key * key));
+      const auto reply = SendRaw(servers_.channels[0], grpc::ByteBuffer(&slice, 1), 10, method);
+      if (!reply.ok()) EXPECT_NE(reply.status().code(), Code::kDeadlineExceeded) << method << key;
+    }
+  }
+  ExpectTheServerWorks("random bytes");
+}
+
+TEST_F(AbuseTest, MethodsThatThereAreNot) {
+  const grpc::Slice slice("x");
+  for (const std::string& method :
+       {std::string("/foreshard.v1.ParameterServer/Nothing"), std::string("/x/y"), std::string("/"),
+        "/" + std::string(4000, 'm')}) {
+    const auto reply = SendRaw(servers_.channels[0], grpc::ByteBuffer(&slice, 1), 10, method);
+    EXPECT_EQ(reply.status().code(), Code::kUnimplemented) << method.substr(0, 50) << reply.status();
+  }
+  ExpectTheServerWorks("methods that there are not");
+}
+
+TEST_F(AbuseTest, GarbageInsteadOfHttp2) {
+  for (uint64_t key = 0; key < 40; ++key) {
+    RawConnection connection(address());
+    ASSERT_TRUE(connection.connected());
+    connection.Send((key % 2 == 0 ? std::string(kPreface) : std::string()) + RandomBytes(key, 2000));
+  }
+  RawConnection http(address());
+  http.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  ExpectTheServerWorks("garbage");
+}
+
+TEST_F(AbuseTest, LengthsThatAreNotTrue) {
+  const uint64_t before = ResidentBytes();
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  // Messages and frames that are announced and never come, for as long as the connection stays.
+  for (const uint32_t announced : {0xffffffffu, 0x7fffffffu, 1u << 30, 64u << 20}) {
+    for (int k = 0; k < 8; ++k) {
+      connections.push_back(std::make_unique<RawConnection>(address()));
+      connections.back()->Send(kPreface + Frame(0, 4, 0, 0, "") + RequestHeaders(kExchange) +
+                               Frame(5 + 100, 0, 0, 1, MessagePrefix(announced) + std::string(100, 'm')));
+    }
+  }
+  for (int k = 0; k < 8; ++k) {
+    connections.push_back(std::make_unique<RawConnection>(address()));
+    connections.back()->Send(kPreface + Frame(0xffffff, 0, 0, 1, "cut"));
+    connections.push_back(std::make_unique<RawConnection>(address()));
+    connections.back()->Send(std::string(kPreface).substr(0, 10));
+  }
+  ExpectTheServerWorks("lengths that are not true");
+  EXPECT_LT(ResidentBytes(), before + (uint64_t{64} << 20));
+  connections.clear();
+  ExpectTheServerWorks("their connections closed");
+}
+
+TEST_F(AbuseTest, AThousandConnectionsOpenedAndDropped) {
+  for (int k = 0; k < 1000; ++k) {
+    RawConnection connection(address());
+    ASSERT_TRUE(connection.connected()) << k;
+    if (k % 3 == 1) connection.Send(kPreface);
+    if (k % 3 == 2) connection.Send(kPreface + Frame(0, 4, 0, 0, "") + RequestHeaders(kExchange));
+  }
+  ExpectTheServerWorks("a thousand connections");
+}
+
+TEST_F(AbuseTest, ReadersThatNeverReadTheirReplies) {
+  // Requests of which nobody fetches the answers: the window of the connection fills up.
+  v1::ExchangeHeader header = TestWorker(servers_, 0, 0).Header(v1::ExchangeHeader::READ, 0);
+  v1::ExchangeRequest request;
+  *request.mutable_header() = header;
+  const std::string message = request.SerializeAsString();
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  for (int k = 0; k < 10; ++k) {
+    connections.push_back(std::make_unique<RawConnection>(address()));
+    std::string bytes = kPreface + Frame(0, 4, 0, 0, "");
+    for (uint32_t stream = 1; stream < 400; stream += 2) {
+      std::string headers = RequestHeaders(kExchange);
+      headers.replace(5, 4, Frame(0, 0, 0, stream, "").substr(5, 4));
+      bytes += headers + Frame(static_cast<uint32_t>(message.size() + 5), 0, 1, stream,
+                               MessagePrefix(static_cast<uint32_t>(message.size())) + message);
+    }
+    connections.back()->Send(bytes);
+  }
+  ExpectTheServerWorks("slow readers");
+  connections.clear();
+  ExpectTheServerWorks("slow readers that went");
+}
+
+// One field after the other, also of the contract within, at its extremes.
+TEST_F(AbuseTest, EveryFieldOfAValidHeaderAtItsExtremes) {
+  using google::protobuf::FieldDescriptor;
+  const std::string payload = honest_.Encode(0, std::vector<float>(servers_.plan.segments()[0].elements));
+  const auto* descriptor = v1::ExchangeHeader::descriptor();
+  for (const auto kind : {v1::ExchangeHeader::READ, v1::ExchangeHeader::PUSH, v1::ExchangeHeader::SKIP,
+                          v1::ExchangeHeader::INITIALISE, v1::ExchangeHeader::FETCH,
+                          v1::ExchangeHeader::REPAIR}) {
+    for (int k = 0; k < descriptor->field_count(); ++k) {
+      const FieldDescriptor* field = descriptor->field(k);
+      for (const uint64_t extreme : {uint64_t{0}, uint64_t{1}, uint64_t{0x7fffffff}, uint64_t{0x80000000},
+                                     uint64_t{0xffffffff}, ~uint64_t{0} >> 1, ~uint64_t{0}}) {
+        // In a slot of its own, so that the honest worker's sequence stays what it is.
+        v1::ExchangeHeader header = TestWorker(servers_, 1, 6).Header(kind, 0);
+        header.set_sequence(1);
+        const auto* reflection = header.GetReflection();
+        if (field->name() == "worker" && extreme == 0) continue;
+        switch (field->cpp_type()) {
+          case FieldDescriptor::CPPTYPE_UINT32:
+            reflection->SetUInt32(&header, field, static_cast<uint32_t>(extreme));
+            break;
+          case FieldDescriptor::CPPTYPE_UINT64:
+            reflection->SetUInt64(&header, field, extreme);
+            break;
+          case FieldDescriptor::CPPTYPE_BOOL:
+            reflection->SetBool(&header, field, extreme % 2 == 1);
+            break;
+          case FieldDescriptor::CPPTYPE_ENUM:
+            reflection->SetEnumValue(&header, field, static_cast<int>(extreme));
+            break;
+          case FieldDescriptor::CPPTYPE_MESSAGE:
+            header.mutable_contract()->set_protocol(static_cast<uint32_t>(extreme));
+            header.mutable_contract()->set_oldest_protocol(static_cast<uint32_t>(extreme >> 32));
+            break;
+          default:
+            FAIL() << field->name() << ": a kind of field that this test does not know";
+        }
+        // A worker that has not said Hello is refused for that, whatever else it says.
+        EXPECT_FALSE(honest_.Send(header, payload, true, 10).status.ok() && header.incarnation() != 0)
+            << field->name() << extreme;
+      }
+    }
+  }
+  ExpectTheServerWorks("hostile fields of a stranger");
+  // The same from a member, but for what is honest then.
+  TestWorker member(servers_, 1, 6);
+  ASSERT_TRUE(member.SayHello().ok());
+  for (const auto kind : {v1::ExchangeHeader::READ, v1::ExchangeHeader::FETCH, v1::ExchangeHeader::REPAIR}) {
+    for (const uint64_t extreme : {uint64_t{0xffffffff}, ~uint64_t{0} >> 1, ~uint64_t{0}}) {
+      v1::ExchangeHeader header = member.Header(kind, 0);
+      header.set_held_version(extreme);
+      header.set_ticket(extreme);
+      header.set_round(extreme);
+      header.set_sequence(extreme);
+      header.set_checksum(extreme);
+      header.set_codec(static_cast<uint32_t>(extreme));
+      EXPECT_NE(member.Send(header, "", false, 10).status.code(), Code::kDeadlineExceeded);
+      header.set_codec(0);
+      EXPECT_NE(member.Send(header, payload, true, 10).status.code(), Code::kDeadlineExceeded);
+    }
+  }
+  ExpectTheServerWorks("hostile fields of a member");
+}
+
+// As many large messages at once as several budgets: refused with a delay, within the memory, and
+// over when it is over.
+TEST_F(AbuseTest, MoreThanThereIsRoomFor) {
+  constexpr size_t kMessage = 16 << 20;
+  constexpr int kAtOnce = 24;  // six times the budget
+  const grpc::Slice slice(std::string(kMessage, 'f'));
+  const grpc::ByteBuffer request(&slice, 1);
+  const uint64_t before = ResidentBytes();
+  struct Flood {
+    grpc::ClientContext context;
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
+  };
+  uint64_t most = 0;
+  int refused = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    grpc::CompletionQueue queue;
+    std::vector<std::unique_ptr<Flood>> floods;
+    std::vector<std::shared_ptr<grpc::Channel>> channels;
+    for (int k = 0; k < kAtOnce; ++k) {
+      channels.push_back(MakeChannel(address()));
+      auto flood = std::make_unique<Flood>();
+      flood->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+      grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channels.back());
+      flood->reader = stub.PrepareUnaryCall(&flood->context, kExchange, request, &queue);
+      flood->reader->StartCall();
+      flood->reader->Finish(&flood->reply, &flood->status, flood.get());
+      floods.push_back(std::move(flood));
+    }
+    for (int k = 0; k < kAtOnce; ++k) {
+      void* tag = nullptr;
+      bool ok = false;
+      ASSERT_TRUE(queue.Next(&tag, &ok));
+      auto* flood = static_cast<Flood*>(tag);
+      most = std::max(most, ResidentBytes());
+      EXPECT_FALSE(flood->status.ok());
+      EXPECT_NE(flood->status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+      if (flood->status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+        ++refused;
+        EXPECT_GT(RetryAfter(flood->context.GetServerTrailingMetadata()), absl::ZeroDuration());
+      }
+    }
+    queue.Shutdown();
+  }
+  std::cout << "[ figures  ] " << refused << " of " << 3 * kAtOnce << " refused for want of room; memory rose by "
+            << (most - before) / (1 << 20) << " MiB" << std::endl;
+  ExpectTheServerWorks("a flood");
+}
+
+}  // namespace
+}  // namespace foreshard
