@@ -289,12 +289,13 @@ class ServersClient : public ParameterClient {
           absl::StrCat(patience->server(), " serves shard ", reply.shard(), ", not ", shard,
                        ": give the servers' addresses in the order of their shards"));
     }
-    v1::Contract theirs = options_.hello.contract();
-    // A server that says nothing of it speaks what it was asked for.
-    if (reply.protocol() == 0) reply.set_protocol(theirs.protocol());
+    const v1::Contract& ours = options_.hello.contract();
+    v1::Contract theirs;
     theirs.set_protocol(reply.protocol());
-    theirs.clear_oldest_protocol();
-    if (CommonProtocol(options_.hello.contract(), theirs) == 0) {
+    // A server that says nothing of it speaks what it was asked for.
+    if (reply.protocol() == 0) {
+      reply.set_protocol(ours.protocol());
+    } else if (CommonProtocol(ours, theirs) == 0) {
       return absl::InternalError(absl::StrCat(patience->server(), " wants to speak protocol ", reply.protocol(),
                                               ", which this worker does not"));
     }

@@ -104,8 +104,6 @@ std::string MessagePrefix(uint32_t bytes) {
 
 class AbuseTest : public testing::Test {
  protected:
-  static constexpr uint64_t kBudget = 64 << 20;
-
   AbuseTest()
       : servers_(TestJob({"servers.inflight_bytes=67108864", "update.rule=asgd", "update.momentum="})),
         honest_(servers_, 0, 5) {
