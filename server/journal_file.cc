@@ -82,6 +82,10 @@ absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes) {
     return absl::DataLossError(
         absl::StrCat("the header has a mode ", static_cast<int>(header.mode), ", which there is not"));
   }
+  if (header.first_number == 0 || header.first_number > ~uint64_t{0} / 2) {
+    return absl::DataLossError(
+        absl::StrCat("the header says that event ", header.first_number, " is the first, which cannot be"));
+  }
   return header;
 }
 

@@ -10,7 +10,7 @@
 namespace foreshard::fuzz {
 namespace {
 
-constexpr int kMutations = 2000;  // a target
+constexpr int kMutations = 5000;  // a target
 constexpr size_t kMostBytes = 64 << 10;
 
 Seeds CorpusOf(const std::string& target) {

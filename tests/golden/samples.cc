@@ -85,7 +85,8 @@ Files DealerStates() {
 
 Files JournalFiles() {
   Files files;
-  for (const StorageEntry& entry : ServerFolder().List("").value()) {
+  const auto entries = ServerFolder().List("").value();
+  for (const StorageEntry& entry : entries) {
     if (!entry.folder) files["journal/" + entry.name] = ServerFolder().Read(entry.name).value();
   }
   return files;
@@ -93,8 +94,10 @@ Files JournalFiles() {
 
 Files CheckpointFiles() {
   Files files;
-  for (const std::string& name : Checkpoint::List(ServerFolder()).value()) {
-    for (const StorageEntry& entry : ServerFolder().List(name).value()) {
+  const auto names = Checkpoint::List(ServerFolder()).value();
+  for (const std::string& name : names) {
+    const auto entries = ServerFolder().List(name).value();
+    for (const StorageEntry& entry : entries) {
       const std::string path = absl::StrCat(name, "/", entry.name);
       files["checkpoint/" + path] = ServerFolder().Read(path).value();
     }
