@@ -105,7 +105,8 @@ class Journal final : public EventSink {
   absl::Status SyncThrough(uint64_t number);
   // Removes the files before this place, oldest first; never the one being written.
   absl::Status RemoveBefore(uint64_t file);
-  // Finishes the file; events that come later are a failure.
+  // Finishes the file, behind the events that are being recorded; those that come later are a
+  // failure.
   absl::Status Close();
 
  private:

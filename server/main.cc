@@ -108,6 +108,9 @@ int Main(int argc, char** argv) {
   app.add_option("--metrics-listen", metrics,
                  "Address of /metrics for Prometheus; port 0: any; empty: none")
       ->capture_default_str();
+  app.add_option("--health-listen", options.health_listen,
+                 "Answer gRPC health checks here as well, in plain text and without a token, as the "
+                 "probes of Kubernetes ask; port 0: any [none]");
   app.add_option("--ready-file", ready_file,
                  "Write address, metrics_address and pid to this file, as JSON, once listening");
   app.add_option("--record-arrivals", arrivals_file,

@@ -50,9 +50,8 @@ absl::StatusOr<Recovered> Recover(const Storage& storage, const StateIdentity& i
       recovered.checkpoint_name = (*checkpoint)->name();
       recovered.next_number = recovered.checkpoint->next_number();
       recovered.incarnation = recovered.checkpoint->about.incarnation;
+      // Also of one that stands alone: later starts may have a journal behind it.
       from = recovered.checkpoint->first_number();
-      // It stands alone: what journal there is ends before it.
-      if (recovered.checkpoint->about.journal_file == 0) return recovered;
     } else if (!options.checkpoint.empty() || !absl::IsNotFound(checkpoint.status())) {
       return checkpoint.status();
     }

@@ -18,6 +18,7 @@
 #include "grpcpp/server_builder.h"
 #include "server/admin_service.h"
 #include "server/durability.h"
+#include "server/health_port.h"
 #include "server/lead.h"
 #include "server/lead_service.h"
 #include "server/monotonic_time.h"
@@ -80,6 +81,8 @@ class GrpcShardServer final : public ShardServer {
                        "one, or port 0 for any that is free"));
     }
     address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':') + 1), port);
+    context_.figures.metrics().inflight_limit_bytes->Set(
+        static_cast<double>(context_.job.servers().inflight_bytes()));
     if (!options.metrics_listen.empty()) {
       auto metrics =
           MetricsEndpoint::Start(options.metrics_listen, context_.figures.metrics().registry);
@@ -88,18 +91,26 @@ class GrpcShardServer final : public ShardServer {
       metrics_address_ = metrics_->address();
       admin_.set_metrics_address(metrics_address_);
     }
+    if (!options.health_listen.empty()) {
+      auto health = HealthPort::Start(options.health_listen);
+      if (!health.ok()) return health.status();
+      health_ = *std::move(health);
+      health_address_ = health_->address();
+    }
     // The server as a whole, and each service by its name.
     server_->GetHealthCheckService()->SetServingStatus(true);
     for (const char* service : {v1::ParameterServer::service_full_name(), v1::Lead::service_full_name(),
                                 v1::Admin::service_full_name()}) {
       server_->GetHealthCheckService()->SetServingStatus(service, true);
     }
+    if (health_ != nullptr) health_->SetServing(true);
     sweeper_ = std::thread([this] { Sweep(); });
     return absl::OkStatus();
   }
 
   const std::string& address() const override { return address_; }
   const std::string& metrics_address() const override { return metrics_address_; }
+  const std::string& health_address() const override { return health_address_; }
   v1::StatusReply status() const override {
     v1::StatusReply reply;
     admin_.FillStatus(&reply);
@@ -125,6 +136,7 @@ class GrpcShardServer final : public ShardServer {
       closing_ = true;
     }
     if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(false);
+    if (health_ != nullptr) health_->SetServing(false);
     context_.stopping = true;
     if (sweeper_.joinable()) sweeper_.join();
     parameters_.AnswerWaiters(true, "");
@@ -204,7 +216,8 @@ class GrpcShardServer final : public ShardServer {
   LeadService leading_;
   AdminService admin_;
   std::unique_ptr<MetricsEndpoint> metrics_;
-  std::string address_, metrics_address_;
+  std::unique_ptr<HealthPort> health_;
+  std::string address_, metrics_address_, health_address_;
   absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread sweeper_;

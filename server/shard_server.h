@@ -27,6 +27,9 @@ struct ShardServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0: any that is free
   Credentials credentials;             // of all calls; also where it may listen
   std::string metrics_listen;          // empty: no metrics endpoint
+  // A port more, for gRPC health checks alone, in plain text and without a token, as the probes
+  // of Kubernetes speak it; empty: none.
+  std::string health_listen;
   EventSink* events = nullptr;         // outlives the server; may be null
   // Where journal and checkpoints lie (server/durability.h); what is there is gone on with.
   // Empty: nothing is kept.
@@ -51,6 +54,8 @@ class ShardServer {
   virtual const std::string& address() const = 0;
   // Empty without a metrics endpoint.
   virtual const std::string& metrics_address() const = 0;
+  // Empty without a health port.
+  virtual const std::string& health_address() const = 0;
   // What the admin RPC answers.
   virtual v1::StatusReply status() const = 0;
   // Payload buffers ever allocated for replies: does not grow in a steady state.

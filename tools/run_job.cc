@@ -122,6 +122,9 @@ class Launcher {
       unlink(absl::StrCat(options_.folder, "/", name).c_str());
     }
     RemoveRecords(options_.folder);
+    if (!options_.state_directory.empty()) {
+      if (absl::Status status = PrepareFolder(options_.state_directory); !status.ok()) return status;
+    }
     return WriteFileAtomically(absl::StrCat(options_.folder, "/job.textproto"),
                                PrintJobSpec(job_));
   }
@@ -133,6 +136,10 @@ class Launcher {
       if (options_.record) {
         arguments.push_back(
             absl::StrCat("--record-arrivals=", ArrivalsPath(options_.folder, shard)));
+      }
+      if (!options_.state_directory.empty()) {
+        arguments.push_back(
+            absl::StrCat("--state-directory=", options_.state_directory, "/shard-", shard));
       }
       if (absl::Status status = fleet_.StartServer(shard, arguments); !status.ok()) return status;
     }

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/core/round_sums.h"
 #include "common/core/schedule.h"
@@ -59,6 +60,16 @@ struct PushFigures {
   double pull_seconds = 0;     // reading replies into the vector
   double push_seconds = 0;     // from Push until the last segment's reply
   std::optional<RoundSums> round;  // rules that squeeze: where the push's round was measured
+};
+
+// A segment's first answer to a push or skip: from then on the server has it for good.
+struct SegmentAnswer {
+  uint32_t segment = 0;
+  uint64_t sequence = 0;
+  uint64_t ticket = 0;
+  uint64_t version = 0;  // of the segment, as the server said with it
+  // "applied", "duplicate", "discarded", "skipped", "late", or "pending": noted for a round.
+  absl::string_view result;
 };
 
 // Bytes of whole messages since the start; uncompressed: 4 bytes an element.
@@ -96,6 +107,8 @@ struct ParameterClientOptions {
   // Called on the client's thread when every segment has acknowledged a push. May
   // be empty; must not call the client.
   std::function<void(const PushFigures&)> acknowledged;
+  // The same, for each segment of a push or skip by itself, once. May be empty.
+  std::function<void(const SegmentAnswer&)> answered;
 };
 
 // Whether the rule keeps momentum at the worker and the learning rate jumps.

@@ -16,6 +16,25 @@ namespace {
 
 constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
 
+absl::string_view ResultName(v1::ReplyHeader::Result result) {
+  switch (result) {
+    case v1::ReplyHeader::APPLIED:
+      return "applied";
+    case v1::ReplyHeader::DUPLICATE:
+      return "duplicate";
+    case v1::ReplyHeader::DISCARDED:
+      return "discarded";
+    case v1::ReplyHeader::SKIPPED:
+      return "skipped";
+    case v1::ReplyHeader::LATE:
+      return "late";
+    case v1::ReplyHeader::PENDING:
+      return "pending";
+    default:
+      return "current";
+  }
+}
+
 absl::Status Damaged(uint32_t segment, const absl::Status& what) {
   return absl::DataLossError(
       absl::StrCat("segment ", segment, ": the reply is damaged: ", what.message()));
@@ -248,6 +267,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
         absl::StrCat("it answered for segment ", header.segment(), ", not ", token));
   }
   const bool pending = header.result() == v1::ReplyHeader::PENDING;
+  if (pending) NoteAnswer(segment, header);
   if (pending && operation_.kind == v1::ExchangeHeader::REPAIR) {
     pending_repairs_.push_back(token);
     missing_workers_.insert(header.missing_workers().begin(), header.missing_workers().end());
@@ -283,6 +303,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
       return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+    NoteAnswer(segment, header);
     if (IsTrainable(segment)) {
       segment.round = header.round();
       late_ |= header.result() == v1::ReplyHeader::LATE;
@@ -359,6 +380,18 @@ void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& he
     // After DUPLICATE the older ticket stays: should it be too old, the server knows better.
     if (header.result() == v1::ReplyHeader::APPLIED) segment.share_ticket = header.clock();
   }
+}
+
+void SegmentExchange::NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header) {
+  const bool moves = operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP;
+  // A round's push is answered when it is noted, and again with the round's result.
+  if (!options_.answered || !moves || segment.answered == segment.sequence) return;
+  segment.answered = segment.sequence;
+  options_.answered({.segment = segment.plan->id,
+                     .sequence = segment.sequence,
+                     .ticket = operation_.ticket,
+                     .version = header.version(),
+                     .result = ResultName(header.result())});
 }
 
 void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header) {

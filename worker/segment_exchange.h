@@ -97,6 +97,7 @@ class SegmentExchange : public ExchangeHandler {
   struct SegmentState {
     const SegmentPlan* plan = nullptr;
     uint64_t sequence = 0;      // of the last PUSH or SKIP
+    uint64_t answered = 0;      // the sequence of the last one that the server has answered
     uint64_t sent_to = 0;       // the server's incarnation when the last message was made, or made again
     uint64_t held_version = 0;  // of the last parameters read
     // They are those that the server sent this worker, to which differences may be added.
@@ -134,6 +135,9 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
                          const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To be called when the answer to a push or skip has been read.
+  void NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteMeasure(const v1::RoundMeasure& measure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

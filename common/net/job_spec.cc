@@ -63,6 +63,10 @@ bool StoreScalar(const std::string& text, const FieldDescriptor& field, Message*
       float value = 0;
       return absl::SimpleAtof(text, &value) && store(&R::SetFloat, &R::AddFloat, value);
     }
+    case FieldDescriptor::CPPTYPE_DOUBLE: {
+      double value = 0;
+      return absl::SimpleAtod(text, &value) && store(&R::SetDouble, &R::AddDouble, value);
+    }
     case FieldDescriptor::CPPTYPE_BOOL: {
       bool value = false;
       return absl::SimpleAtob(text, &value) && store(&R::SetBool, &R::AddBool, value);
@@ -80,6 +84,7 @@ const char* TypeInWords(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_UINT64:
       return "a whole number of 0 or more";
     case FieldDescriptor::CPPTYPE_FLOAT:
+    case FieldDescriptor::CPPTYPE_DOUBLE:
       return "a number";
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";

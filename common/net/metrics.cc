@@ -211,6 +211,8 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
       "checkpoint_age_seconds",
       "With a state directory: since the newest checkpoint, or the start where there is none yet.");
   checkpoint_duration_seconds = make.MakeGauge("checkpoint_duration_seconds", "What the newest checkpoint took.");
+  inflight_limit_bytes = make.MakeGauge(
+      "inflight_limit_bytes", "Above so many the server refuses requests (servers.inflight_bytes).");
 }
 
 WorkerMetrics::WorkerMetrics(const std::string& job, const std::string& rule,

@@ -3,7 +3,9 @@
 import json
 import sys
 
-from . import arguments, interrupt as interrupts, network, page, progress, quick, results, study
+from local_fleet import interrupt as interrupts, network
+
+from . import arguments, page, progress, quick, results, study
 from .arguments import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SKIPPED
 
 
