@@ -52,8 +52,8 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
-      server_incarnations_(std::move(server_incarnations)),
       protocols_(options.servers.size()),
+      server_incarnations_(std::move(server_incarnations)),
       queued_(options.servers.size()) {
   for (std::atomic<uint32_t>& protocol : protocols_) protocol = options.hello.contract().protocol();
   for (const SegmentPlan& plan : options.plan.segments()) {
