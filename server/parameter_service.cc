@@ -334,6 +334,8 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
       break;
     case v1::ExchangeHeader::FETCH:
       if (!call.cell->synchronous) return bad("there are no rounds to fetch in this job");
+      // It is checked before the wait, during which it would take up room.
+      if (payload.bytes != 0) return bad(payload.bytes, " bytes of payload where none belong");
       event.kind = EventKind::kRead;
       event.argument = static_cast<uint64_t>(ReadMode::kRound);
       break;

@@ -12,6 +12,7 @@
 #include "common/net/job_parts.h"
 #include "common/net/metrics.h"
 #include "glog/logging.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
@@ -30,6 +31,8 @@ namespace {
 constexpr std::chrono::seconds kShutdownDeadline{10};
 // What a message may have beside its numbers: its header, or the tensors of a schema.
 constexpr uint64_t kHeaderRoomBytes = 2 << 20;
+// Beside servers.inflight_bytes, which counts whole messages.
+constexpr uint64_t kPartialMessageBytes = 32 << 20;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
 // At least so many callers can wait for the disk at once, to share a sync.
 constexpr uint32_t kSyncingThreads = 16;
@@ -68,6 +71,11 @@ class GrpcShardServer final : public ShardServer {
                                  uint64_t{context_.job.servers().segment_elements()} * sizeof(float) +
                                      kHeaderRoomBytes,
                                  kMaxMessageBytes)));
+    // What has arrived of messages that are not whole yet is gRPC's. Beyond this it reads less, and
+    // in the end gives up calls.
+    grpc::ResourceQuota quota("foreshard-server");
+    quota.Resize(context_.job.servers().inflight_bytes() + kPartialMessageBytes);
+    builder.SetResourceQuota(quota);
     int port = 0;
     builder.AddListeningPort(options.listen, options.credentials.Server(), &port);
     builder.RegisterService(&parameters_);
