@@ -257,16 +257,16 @@ absl::Status Durability::Restore() {
 // incarnations stay fenced.
 void Durability::RestoreMembers() {
   const int64_t now = MonotonicNanoseconds();
-  const std::vector<uint64_t> dealing = lead_ == nullptr ? std::vector<uint64_t>() : lead_->dealing();
+  const std::vector<Lead::Known> known = lead_ == nullptr ? std::vector<Lead::Known>() : lead_->known();
   for (uint32_t worker = 0; worker < context_->members.slots(); ++worker) {
-    uint64_t incarnation = worker < dealing.size() ? dealing[worker] : 0;
-    bool training = incarnation != 0;
+    uint64_t incarnation = worker < known.size() ? known[worker].incarnation : 0;
+    bool training = worker < known.size() && known[worker].dealing;
     for (const auto& cell : context_->shard.agreement()->cells) {
       absl::MutexLock lock(&cell->mutex);
-      const uint64_t known = cell->segment->incarnation(worker);
-      if (known < incarnation) continue;
-      training = cell->segment->joined(worker) || (known == incarnation && training);
-      incarnation = known;
+      const uint64_t there = cell->segment->incarnation(worker);
+      if (there < incarnation) continue;
+      training = cell->segment->joined(worker) || (there == incarnation && training);
+      incarnation = there;
     }
     if (incarnation != 0) context_->members.Restore(worker, incarnation, training, now);
   }

@@ -30,6 +30,7 @@ Lead::Lead(ServerContext& context)
     : context_(context),
       next_incarnation_(context.incarnation),
       dealing_(context.members.slots()),
+      known_(context.members.slots()),
       figures_(context.members.slots()),
       examples_(context.members.slots()),
       waiting_for_(context.members.slots()) {}
@@ -43,6 +44,7 @@ Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
       (rounds == nullptr || rounds->changes() == before)) {
     return deal;
   }
+  if (incarnation != 0) known_[event.worker] = std::max(known_[event.worker], incarnation);
   Event record = ToEvent(event);
   record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
@@ -79,9 +81,14 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   }
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
-  const std::optional<uint32_t> slot = request.has_wanted_slot()
-                                           ? std::optional<uint32_t>(request.wanted_slot())
-                                           : context_.members.FreeSlot();
+  const RoundBook* rounds = dealer_->rounds();
+  const bool gathering = rounds != nullptr && !rounds->started();
+  std::optional<uint32_t> slot = request.has_wanted_slot() ? std::optional<uint32_t>(request.wanted_slot())
+                                                           : context_.members.FreeSlot();
+  // The rounds' first members have the lowest slots, also those of workers that were lost meanwhile.
+  if (gathering && !request.has_wanted_slot()) {
+    if (const auto low = context_.members.FreeSlot(context_.job.training().workers())) slot = low;
+  }
   if (!slot.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", context_.members.slots(),
@@ -94,9 +101,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
         absl::StrCat("wanted_slot ", *slot, ": the job has ", context_.members.slots(),
                      " slots (training.max_workers)"));
   }
-  // The rounds' first members have the lowest slots.
-  const RoundBook* rounds = dealer_->rounds();
-  if (rounds != nullptr && !rounds->started() && *slot >= context_.job.training().workers()) {
+  if (gathering && *slot >= context_.job.training().workers()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("worker slot ", *slot, " is free, but the first ", context_.job.training().workers(),
                      " workers (training.workers) are still gathering, in slots 0 to ",
@@ -442,6 +447,7 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
 v1::LeadState Lead::StateLocked() const {
   v1::LeadState state;
   state.mutable_dealing()->Add(dealing_.begin(), dealing_.end());
+  state.mutable_known()->Add(known_.begin(), known_.end());
   state.mutable_examples()->Add(examples_.begin(), examples_.end());
   for (const v1::Evaluation& evaluation : evaluations_) *state.add_evaluations() = evaluation;
   if (stopped_) state.set_stop_reason(reason_);
@@ -464,11 +470,13 @@ absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
   if (absl::Status status = dealer_->Load(dealer); !status.ok()) return status;
   if (static_cast<size_t>(state.dealing_size()) > dealing_.size() ||
+      static_cast<size_t>(state.known_size()) > known_.size() ||
       static_cast<size_t>(state.examples_size()) > examples_.size()) {
     return absl::DataLossError(absl::StrCat("what the lead knew is of ", state.dealing_size(),
                                             " worker slots, and the job has ", dealing_.size()));
   }
   std::copy(state.dealing().begin(), state.dealing().end(), dealing_.begin());
+  std::copy(state.known().begin(), state.known().end(), known_.begin());
   std::copy(state.examples().begin(), state.examples().end(), examples_.begin());
   evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
   stopped_ = dealer_->stopped();
@@ -492,6 +500,7 @@ absl::Status Lead::Replay(const Event& event) {
     case DealerEvent::Kind::kJoin:
       if (event.incarnation != dealing_[worker]) examples_[worker] = 0;
       dealing_[worker] = event.incarnation;
+      known_[worker] = std::max(known_[worker], event.incarnation);
       break;
     case DealerEvent::Kind::kLost:
       dealing_[worker] = 0;
@@ -524,7 +533,7 @@ void Lead::Resume(const v1::LeadState* newer) {
   if (stopped_ && reason_.empty()) {
     reason_ = newer != nullptr && !newer->stop_reason().empty() ? newer->stop_reason() : "stopped";
   }
-  for (const uint64_t incarnation : dealing_) next_incarnation_ = std::max(next_incarnation_, incarnation);
+  for (const uint64_t incarnation : known_) next_incarnation_ = std::max(next_incarnation_, incarnation);
   if (phases_.has_value() && dealer_->rounds() != nullptr && dealer_->rounds()->announced_round() > 0) {
     phases_->Announced(dealer_->rounds()->announced_phase(), dealer_->rounds()->announced_round());
   }
@@ -532,9 +541,13 @@ void Lead::Resume(const v1::LeadState* newer) {
   NoteProgress();
 }
 
-std::vector<uint64_t> Lead::dealing() const {
+std::vector<Lead::Known> Lead::known() const {
   absl::MutexLock lock(&mutex_);
-  return dealing_;
+  std::vector<Known> known;
+  for (size_t worker = 0; worker < known_.size(); ++worker) {
+    known.push_back({.incarnation = known_[worker], .dealing = dealing_[worker] != 0});
+  }
+  return known;
 }
 
 }  // namespace foreshard

@@ -49,8 +49,13 @@ class Lead {
   absl::Status Replay(const Event& event);
   // What a newer lead.textproto has; then training goes on.
   void Resume(const v1::LeadState* newer);
-  // By slot: the incarnation that is dealt to, 0 for none.
-  std::vector<uint64_t> dealing() const;
+  // What is known of a slot: the highest incarnation that ever had it, 0 for none, and whether it
+  // is dealt to.
+  struct Known {
+    uint64_t incarnation = 0;
+    bool dealing = false;
+  };
+  std::vector<Known> known() const;
 
   // For a checkpoint: all at one moment, and the number of the last event that may be in it.
   // None: nobody has registered yet.
@@ -106,6 +111,8 @@ class Lead {
   uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
   // By slot: the incarnation that is dealt to (0: none), and its last report.
   std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);
+  // By slot: the highest incarnation that ever was; also of those that are expired.
+  std::vector<uint64_t> known_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> examples_ ABSL_GUARDED_BY(mutex_);  // completed, by slot
   // By slot: why a worker with empty hands was dealt nothing when it last asked.

@@ -61,7 +61,8 @@ class Membership {
   std::vector<Member> ExpireSilent(int64_t now);
 
   // The lowest slot that was never taken or was left, else the lowest expired one.
-  std::optional<uint32_t> FreeSlot() const;
+  // Of those below `end`.
+  std::optional<uint32_t> FreeSlot(uint32_t end = ~uint32_t{0}) const;
 
   uint32_t slots() const { return static_cast<uint32_t>(slots_.size()); }
   uint64_t incarnation(uint32_t worker) const { return slots_[worker]->incarnation.load(); }

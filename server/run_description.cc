@@ -91,7 +91,7 @@ absl::Status CheckRun(const v1::RunDescription& found, const v1::JobSpec& job, u
     const std::string difference = JobDifference(job, PrintJobSpec(found.job()));
     return absl::FailedPreconditionError(absl::StrCat(
         where, " holds the state of another job, '", found.job().name(), "'",
-        difference.empty() ? "" : absl::StrCat(": ", difference, " in the folder"), "; ", remedy));
+        difference.empty() ? "" : absl::StrCat(": ", difference), "; ", remedy));
   }
   if (found.shard() != shard) {
     return absl::FailedPreconditionError(absl::StrCat(where, " holds the state of shard ", found.shard(),

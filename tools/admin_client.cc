@@ -76,6 +76,29 @@ std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Durati
   return replies;
 }
 
+std::vector<absl::StatusOr<v1::CheckpointReply>> AdminClient::Checkpoint(absl::Duration timeout) {
+  std::vector<Call<v1::CheckpointRequest, v1::CheckpointReply>> calls(stubs_.size());
+  const auto pending = std::make_shared<PendingCalls>(stubs_.size());
+  for (size_t i = 0; i < stubs_.size(); ++i) {
+    auto& call = calls[i];
+    call.context.set_deadline(Deadline(timeout));
+    stubs_[i]->async()->Checkpoint(&call.context, &call.request, &call.reply,
+                                   [&call, pending](const grpc::Status& status) {
+                                     pending->Done([&] { call.status = status; });
+                                   });
+  }
+  pending->Wait();
+  std::vector<absl::StatusOr<v1::CheckpointReply>> replies;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].status.ok()) {
+      replies.emplace_back(std::move(calls[i].reply));
+    } else {
+      replies.emplace_back(Named(i, calls[i].status));
+    }
+  }
+  return replies;
+}
+
 std::vector<absl::Status> AdminClient::Stop(const std::string& reason, bool exit_process,
                                             absl::Duration timeout) {
   std::vector<Call<v1::StopRequest, v1::StopReply>> calls(stubs_.size());

@@ -1,4 +1,4 @@
-// The operator's view of running servers: status of all of them at once, and stop.
+// The operator's view of running servers: status of all of them at once, checkpoints, and stop.
 //
 //   AdminClient admin({"127.0.0.1:7001", "127.0.0.1:7002"});
 //   for (const absl::StatusOr<v1::StatusReply>& reply : admin.GetStatus(absl::Seconds(2))) ...
@@ -31,6 +31,9 @@ class AdminClient {
   // entry an address, as above.
   std::vector<absl::Status> Stop(const std::string& reason, bool exit_process,
                                  absl::Duration timeout);
+
+  // Has every server write a checkpoint; one entry an address, as above.
+  std::vector<absl::StatusOr<v1::CheckpointReply>> Checkpoint(absl::Duration timeout);
 
  private:
   absl::Status Named(size_t server, const grpc::Status& status) const;

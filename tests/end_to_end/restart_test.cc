@@ -154,18 +154,18 @@ TEST_P(RestartOfRounds, AreResumedBitForBit) {
 }
 
 TEST_F(RestartTest, ARunGoesOnWhereAnEarlierOneWasEnded) {
-  const std::string job = WriteJob({"training.epochs=200", "training.workers=2", "timeouts.lease_seconds=2"});
+  const std::string job = WriteJob({"training.epochs=600", "training.workers=2", "timeouts.lease_seconds=2"});
   const auto arguments = [&](const std::string& results, uint32_t epochs) {
     return std::vector<std::string>{"run", "--job=" + job, absl::StrCat("--set=training.epochs=", epochs),
                                     "--no-evaluator", "--results=" + Path(results),
                                     "--state-directory=" + Path("state")};
   };
-  auto first = Foreshard(arguments("first", 200));
+  auto first = Foreshard(arguments("first", 600));
   ASSERT_TRUE(WaitUntil([&] {
     std::ifstream ready(Path("first/logs/server-0.ready.json"));
     return fs::exists(Path("state/shard-0/run.textproto")) && fs::exists(Path("state/shard-1/run.textproto"));
   }));
-  absl::SleepFor(absl::Seconds(2));
+  absl::SleepFor(absl::Seconds(1));
   first->Signal(SIGKILL);
   // Its children end with it or are ended here: what matters is what they have written.
   ASSERT_TRUE(WaitUntil([&] {
@@ -173,10 +173,17 @@ TEST_F(RestartTest, ARunGoesOnWhereAnEarlierOneWasEnded) {
     return ProcessesWith(Path("first")).empty();
   }));
   Finish(*first);
-  const Ended second = RunForeshard(arguments("second", 200));
-  EXPECT_EQ(second.status, 0) << second.output;
-  const nlohmann::json results = Results("second");
-  EXPECT_TRUE(results["completed"].get<bool>()) << second.output;
+  // The next one is interrupted, which ends the run but not the job.
+  auto second = Foreshard(arguments("second", 600), "second.log");
+  ASSERT_TRUE(WaitUntil([&] { return fs::exists(Path("second/logs/worker-1.log")); }));
+  absl::SleepFor(absl::Milliseconds(500));
+  second->Signal(SIGINT);
+  const Ended interrupted = Finish(*second, "second.log");
+  EXPECT_EQ(interrupted.status, 130) << interrupted.output;
+  EXPECT_THAT(interrupted.output, HasSubstr("is kept in " + Path("state")));
+  const Ended third = RunForeshard(arguments("third", 600));
+  EXPECT_EQ(third.status, 0) << third.output;
+  EXPECT_TRUE(Results("third")["completed"].get<bool>()) << third.output;
 }
 
 }  // namespace

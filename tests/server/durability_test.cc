@@ -245,7 +245,7 @@ TEST_F(DurabilityTest, RefusesTheStateOfAnotherJobOrShard) {
   const absl::Status other = start(TestJob({"schedule.learning_rate=0.5"}), 0);
   EXPECT_EQ(other.code(), Code::kFailedPrecondition);
   EXPECT_THAT(std::string(other.message()),
-              AllOf(HasSubstr(Path("state")), HasSubstr("schedule.learning_rate: 0.5 here, 0.01 in the folder")));
+              AllOf(HasSubstr(Path("state")), HasSubstr("schedule.learning_rate: 0.5 here, 0.01 there")));
   // What may change from one start to the next.
   EXPECT_TRUE(start(TestJob({"durability.checkpoint_seconds=7", "timeouts.lease_seconds=3"}), 0).ok());
   const std::string text = [&] {
@@ -253,7 +253,7 @@ TEST_F(DurabilityTest, RefusesTheStateOfAnotherJobOrShard) {
     return std::string(std::istreambuf_iterator<char>(file), {});
   }();
   std::ofstream(Path("state/run.textproto")) << "shard: 1\n" << text;
-  EXPECT_THAT(std::string(start(TestJob(), 0).message()), HasSubstr("line "));
+  EXPECT_THAT(std::string(start(TestJob(), 0).message()), HasSubstr("shard 1, and this server is shard 0"));
   std::ofstream(Path("state/run.textproto")) << "}";
   EXPECT_EQ(start(TestJob(), 0).code(), Code::kDataLoss);
   fs::remove(Path("state/run.textproto"));
