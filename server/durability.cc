@@ -9,7 +9,6 @@
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
-#include "google/protobuf/text_format.h"
 #include "server/checkpoint_files.h"
 #include "server/lead.h"
 #include "server/monotonic_time.h"
@@ -19,7 +18,6 @@ namespace foreshard {
 namespace {
 
 constexpr char kLeadFile[] = "lead.textproto";
-constexpr char kLeadKey[] = "lead";
 // How often the thread looks whether a checkpoint is due.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 constexpr absl::Duration kTellReplay = absl::Seconds(5);
@@ -27,12 +25,6 @@ constexpr absl::Duration kTellReplay = absl::Seconds(5);
 JournalMode ModeOf(const v1::JobSpec& job) {
   if (job.durability().journal() == "off") return JournalMode::kOff;
   return job.durability().journal() == "synced" ? JournalMode::kSynced : JournalMode::kBuffered;
-}
-
-std::string PrintLeadState(const v1::LeadState& state) {
-  std::string text;
-  google::protobuf::TextFormat::PrintToString(state, &text);
-  return text;
 }
 
 double Mebibytes(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -51,18 +43,12 @@ class Durability::Target final : public RecoveryTarget {
     return ids;
   }
 
-  void Begin(const CheckpointManifest& checkpoint) override {
-    const auto lead = checkpoint.about.extra.find(kLeadKey);
-    lead_state_ = lead == checkpoint.about.extra.end() ? "" : lead->second;
-  }
+  void Begin(const CheckpointManifest& checkpoint) override { lead_state_ = LeadStateOf(checkpoint); }
 
   absl::Status Load(uint32_t machine, const std::string& saved) override {
     if (machine == kDealerSegment) {
-      v1::LeadState state;
-      if (absl::Status parsed = ParseText(lead_state_, &state); !parsed.ok()) {
-        return absl::DataLossError(absl::StrCat("what the manifest has of the lead: ", parsed.message()));
-      }
-      return owner_.lead_->Load(saved, state);
+      if (!lead_state_.ok()) return lead_state_.status();
+      return owner_.lead_->Load(saved, *lead_state_);
     }
     const absl::StatusOr<Shard::Cell*> cell = owner_.context_->shard.FindCell(machine);
     if (!cell.ok()) return cell.status();
@@ -84,7 +70,7 @@ class Durability::Target final : public RecoveryTarget {
 
  private:
   Durability& owner_;
-  std::string lead_state_;
+  absl::StatusOr<v1::LeadState> lead_state_{v1::LeadState()};
 };
 
 Durability::Durability(const DurabilityOptions& options, const v1::JobSpec& job,
@@ -107,22 +93,15 @@ absl::StatusOr<std::unique_ptr<Durability>> Durability::Open(const DurabilityOpt
     return absl::Status(storage.status().code(),
                         absl::StrCat("--state-directory: ", storage.status().message()));
   }
-  return Open(options, job, *std::move(storage));
-}
-
-absl::StatusOr<std::unique_ptr<Durability>> Durability::Open(const DurabilityOptions& options,
-                                                             const v1::JobSpec& job,
-                                                             std::unique_ptr<Storage> storage) {
-  std::unique_ptr<Durability> made(new Durability(options, job, std::move(storage)));
-  absl::StatusOr<std::optional<v1::RunDescription>> found = ReadRunDescription(*made->storage_);
+  absl::StatusOr<std::optional<v1::RunDescription>> found = ReadRunDescription(**storage);
   if (!found.ok()) return found.status();
   if (found->has_value()) {
-    if (absl::Status same = CheckRun(**found, job, options.shard, made->storage_->Describe("")); !same.ok()) {
+    if (absl::Status same = CheckRun(**found, job, options.shard, (*storage)->Describe("")); !same.ok()) {
       return same;
     }
-    made->least_incarnation_ = (*found)->incarnation() + 1;
-    made->found_ = **std::move(found);
   }
+  std::unique_ptr<Durability> made(new Durability(options, job, *std::move(storage)));
+  made->found_ = *std::move(found);
   return made;
 }
 
@@ -146,13 +125,8 @@ absl::Status Durability::Begin(ServerContext* context, Lead* lead) {
 }
 
 absl::Status Durability::BeginRun(const Shard::Agreement& agreed) {
-  v1::RunDescription description;
-  description.set_format_version(kRunFormat);
-  description.set_shard(options_.shard);
-  *description.mutable_job() = job_;
-  *description.mutable_contract() = agreed.contract;
-  *description.mutable_model() = ToProto(agreed.schema);
-  description.set_train_examples(agreed.train_examples);
+  v1::RunDescription description =
+      DescribeRun(job_, agreed.schema, agreed.plan, agreed.train_examples, options_.shard);
   description.set_state_id(context_->incarnation);
   description.set_incarnation(context_->incarnation);
   absl::Status status = WriteRunDescription(storage_.get(), description);
@@ -176,10 +150,8 @@ absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t lea
                                      }});
   if (!journal.ok()) return journal.status();
   journal_ = *std::move(journal);
-  recording_.store(true, std::memory_order_release);
-  absl::MutexLock lock(&mutex_);
   identity_ = identity;
-  begun_ = true;
+  begun_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }
 
@@ -257,10 +229,10 @@ absl::Status Durability::Restore() {
 // incarnations stay fenced.
 void Durability::RestoreMembers() {
   const int64_t now = MonotonicNanoseconds();
-  const std::vector<Lead::Known> known = lead_ == nullptr ? std::vector<Lead::Known>() : lead_->known();
+  const LeadSlots known = lead_ == nullptr ? LeadSlots(0) : lead_->slots();
   for (uint32_t worker = 0; worker < context_->members.slots(); ++worker) {
-    uint64_t incarnation = worker < known.size() ? known[worker].incarnation : 0;
-    bool training = worker < known.size() && known[worker].dealing;
+    uint64_t incarnation = worker < known.size() ? known.known(worker) : 0;
+    bool training = worker < known.size() && known.dealing(worker) != 0;
     for (const auto& cell : context_->shard.agreement()->cells) {
       absl::MutexLock lock(&cell->mutex);
       const uint64_t there = cell->segment->incarnation(worker);
@@ -274,15 +246,15 @@ void Durability::RestoreMembers() {
 
 void Durability::Record(const Event& event) {
   if (options_.also != nullptr) options_.also->Record(event);
-  if (recording_.load(std::memory_order_acquire)) journal_->Record(event);
+  if (begun()) journal_->Record(event);
 }
 
 bool Durability::JournalStands() const {
-  return mode_ != JournalMode::kOff && recording_.load(std::memory_order_acquire) && journal_->status().ok();
+  return mode_ != JournalMode::kOff && begun() && journal_->status().ok();
 }
 
 absl::Status Durability::status() const {
-  if (continues_ || !recording_.load(std::memory_order_acquire)) return absl::OkStatus();
+  if (continues_ || !begun()) return absl::OkStatus();
   const absl::Status journal = journal_->status();
   if (journal.ok()) return journal;
   return absl::UnavailableError(absl::StrCat("this server ends, since it cannot keep what it is told: ",
@@ -290,12 +262,7 @@ absl::Status Durability::status() const {
 }
 
 void Durability::JournalFailed(const absl::Status& failure) {
-  {
-    absl::MutexLock lock(&mutex_);
-    failure_ = std::string(failure.message());
-  }
   if (continues_) {
-    without_journal_ = true;
     LOG(ERROR) << "training goes on without a journal (durability.on_failure: continue): what comes after "
                   "the newest checkpoint is lost if this server dies";
     return;
@@ -305,16 +272,18 @@ void Durability::JournalFailed(const absl::Status& failure) {
 }
 
 void Durability::RequestCheckpoint(std::function<void(absl::StatusOr<Written>)> done) {
-  absl::MutexLock lock(&mutex_);
-  if (!closing_) {
-    requests_.push_back(std::move(done));
-    return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closing_) {
+      requests_.push_back(std::move(done));
+      return;
+    }
   }
   done(absl::UnavailableError("this server is shutting down"));
 }
 
 bool Durability::CheckpointIsDue(absl::Time now) const {
-  if (!begun_) return false;
+  if (!begun()) return false;
   if (context_->shard.last_number() <= newest_number_) return false;
   const v1::DurabilitySpec& spec = job_.durability();
   return now - attempted_ >= absl::Seconds(spec.checkpoint_seconds()) ||
@@ -334,7 +303,7 @@ void Durability::Run() {
       requests.swap(requests_);
       if (closing_ && requests.empty()) return;
       due = CheckpointIsDue(absl::Now());
-      lead_changed = std::exchange(lead_changed_, false) && begun_;
+      lead_changed = std::exchange(lead_changed_, false) && begun();
     }
     if (lead_changed) SaveLead();
     if (!due && requests.empty()) continue;
@@ -344,13 +313,12 @@ void Durability::Run() {
 }
 
 void Durability::SaveLead() {
-  const absl::Status saved = WriteWholeFile(storage_.get(), kLeadFile, PrintLeadState(lead_->state()),
+  const absl::Status saved = WriteWholeFile(storage_.get(), kLeadFile, PrintText(lead_->state()),
                                             mode_ == JournalMode::kSynced);
   if (!saved.ok()) LOG(ERROR) << "what the lead was told is not kept: " << saved;
 }
 
 absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
-  absl::MutexLock one(&checkpoint_mutex_);
   const absl::Time start = absl::Now();
   const Shard::Agreement* agreed = context_->shard.agreement();
   if (agreed == nullptr || !context_->shard.MissingSegments().empty()) {
@@ -362,8 +330,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   const uint64_t number = context_->shard.last_number();
   const uint64_t journal_bytes = journal_->figures().bytes;
   Written written;
-  uint64_t highest = 0;
-  auto committed = WriteFiles(*agreed, &written, &highest);
+  auto committed = WriteFiles(*agreed, &written);
   written.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   absl::MutexLock lock(&mutex_);
   attempted_ = start;
@@ -384,12 +351,9 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
 }
 
 absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::Agreement& agreed,
-                                                                   Written* written, uint64_t* highest) {
-  CheckpointAbout about = {.incarnation = context_->incarnation};
-  {
-    absl::MutexLock lock(&mutex_);
-    about.identity = identity_;
-  }
+                                                                   Written* written) {
+  CheckpointAbout about = {.identity = identity_, .incarnation = context_->incarnation};
+  uint64_t highest = 0;  // of the numbers that states have
   if (JournalStands()) {
     const absl::StatusOr<uint64_t> file = journal_->Rotate();
     if (!file.ok()) return file.status();
@@ -404,17 +368,17 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
   about.epoch = written->epoch;
   std::optional<Lead::Saved> lead;
   if (lead_ != nullptr) lead = lead_->Save();
-  if (lead.has_value()) about.extra[kLeadKey] = PrintLeadState(lead->state);
+  if (lead.has_value()) about.extra[kLeadStateKey] = PrintText(lead->state);
   const bool journaled = about.journal_file != 0;
   auto writer = CheckpointWriter::Begin(storage_.get(), std::move(about), agreed.schema, agreed.plan);
   if (!writer.ok()) return writer.status();
   if (lead.has_value()) {
-    *highest = std::max(*highest, lead->number);
+    highest = std::max(highest, lead->number);
     if (absl::Status added = (*writer)->AddDealer(lead->number, lead->dealer); !added.ok()) return added;
   }
   for (const auto& cell : agreed.cells) {
     const Shard::Snapshot snapshot = context_->shard.TakeSnapshot(*cell);
-    *highest = std::max(*highest, snapshot.number);
+    highest = std::max(highest, snapshot.number);
     written->bytes += snapshot.state.size() + snapshot.theta.size() * sizeof(float);
     if (absl::Status added =
             (*writer)->AddSegment(cell->plan->id, snapshot.number, snapshot.theta, snapshot.state);
@@ -424,7 +388,7 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
   }
   // No checkpoint may be ahead of the journal.
   if (journaled) {
-    if (absl::Status synced = journal_->SyncThrough(*highest); !synced.ok()) return synced;
+    if (absl::Status synced = journal_->SyncThrough(highest); !synced.ok()) return synced;
   }
   auto committed = (*writer)->Commit(job_.durability().keep_checkpoints());
   if (!committed.ok()) return committed;
@@ -439,9 +403,10 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
 }
 
 void Durability::FillStatus(v1::StatusReply* reply) const {
+  const absl::Status journal = begun() ? journal_->status() : absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   reply->set_state_directory(storage_->Describe(""));
-  reply->set_journal(failure_.empty() ? job_.durability().journal() : absl::StrCat("failed: ", failure_));
+  reply->set_journal(journal.ok() ? job_.durability().journal() : absl::StrCat("failed: ", journal.message()));
   reply->set_checkpoint_age_seconds(
       written_at_ == absl::InfinitePast() ? -1 : absl::ToDoubleSeconds(absl::Now() - written_at_));
   reply->set_checkpoint_step(newest_.step);
@@ -450,9 +415,9 @@ void Durability::FillStatus(v1::StatusReply* reply) const {
 }
 
 void Durability::UpdateMetrics(ServerMetrics* metrics) {
-  absl::MutexLock lock(&mutex_);
-  if (!begun_) return;
+  if (!begun()) return;
   const JournalFigures figures = journal_->figures();
+  absl::MutexLock lock(&mutex_);
   const auto add = [](prometheus::Counter* counter, uint64_t now, uint64_t* told) {
     counter->Increment(static_cast<double>(now - std::exchange(*told, now)));
   };
@@ -461,7 +426,7 @@ void Durability::UpdateMetrics(ServerMetrics* metrics) {
   add(metrics->journal_syncs, figures.syncs, &told_.syncs);
   add(metrics->checkpoints, checkpoints_, &told_.checkpoints);
   add(metrics->checkpoint_failures, failures_, &told_.failures);
-  metrics->journal_failed->Set(failure_.empty() ? 0 : 1);
+  metrics->journal_failed->Set(journal_->status().ok() ? 0 : 1);
   metrics->checkpoint_duration_seconds->Set(checkpoint_seconds_);
   // Before the first one: since the start.
   metrics->checkpoint_age_seconds->Set(
@@ -476,15 +441,14 @@ absl::Status Durability::Finish() {
     closing_ = true;
   }
   if (thread_.joinable()) thread_.join();
-  absl::Status status;
-  bool begun, changed, write;
+  if (!begun()) return absl::OkStatus();
+  bool changed, write;
   {
     absl::MutexLock lock(&mutex_);
-    begun = begun_;
     changed = std::exchange(lead_changed_, false);
-    write = begun && context_->shard.last_number() > newest_number_;
+    write = context_->shard.last_number() > newest_number_;
   }
-  if (!begun) return status;
+  absl::Status status;
   if (changed && lead_ != nullptr) SaveLead();
   if (write && context_->shard.MissingSegments().empty()) status = WriteCheckpoint().status();
   status.Update(journal_->Close());

@@ -25,7 +25,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,16 +63,10 @@ class Durability final : public EventSink {
   // job or shard, or another process has it. DATA_LOSS: it cannot be read.
   static absl::StatusOr<std::unique_ptr<Durability>> Open(const DurabilityOptions& options,
                                                           const v1::JobSpec& job);
-  // As the one over a storage of one's own.
-  static absl::StatusOr<std::unique_ptr<Durability>> Open(const DurabilityOptions& options,
-                                                          const v1::JobSpec& job,
-                                                          std::unique_ptr<Storage> storage);
   ~Durability() override;
 
-  // The run found; none: the folder is new.
-  const v1::RunDescription* found() const { return found_.has_value() ? &*found_ : nullptr; }
   // The lowest incarnation that this start may have.
-  uint64_t least_incarnation() const { return least_incarnation_; }
+  uint64_t least_incarnation() const { return found_.has_value() ? found_->incarnation() + 1 : 1; }
 
   // Brings shard, lead (null on other servers) and members back to where the last start was
   // when it ended, however it ended, and begins the journal. In a new folder the journal begins
@@ -120,13 +113,14 @@ class Durability final : public EventSink {
   absl::Status OpenJournal(const StateIdentity& identity, uint64_t least_number);
   void JournalFailed(const absl::Status& failure);
   bool JournalStands() const;
+  bool begun() const { return begun_.load(std::memory_order_acquire); }
 
   void Run();
   bool CheckpointIsDue(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SaveLead();
+  // Of the thread, or when that has ended.
   absl::StatusOr<Written> WriteCheckpoint();
-  absl::StatusOr<CheckpointWriter::Committed> WriteFiles(const Shard::Agreement& agreed, Written* written,
-                                                         uint64_t* highest);
+  absl::StatusOr<CheckpointWriter::Committed> WriteFiles(const Shard::Agreement& agreed, Written* written);
 
   const DurabilityOptions options_;
   const v1::JobSpec job_;
@@ -134,21 +128,18 @@ class Durability final : public EventSink {
   const bool continues_;  // without a journal, should that fail
   const std::unique_ptr<Storage> storage_;
   std::optional<v1::RunDescription> found_;
-  uint64_t least_incarnation_ = 1;
   ServerContext* context_ = nullptr;
   Lead* lead_ = nullptr;
   std::atomic<uint64_t> state_id_{0};
   std::atomic<uint64_t> replayed_{0};
 
-  std::unique_ptr<Journal> journal_;               // made before any event is recorded
-  std::atomic<bool> recording_{false};             // journal_ is there
-  std::atomic<bool> without_journal_{false};       // it failed, and training goes on
+  // Made before any event is recorded, and there from begun_ on.
+  std::unique_ptr<Journal> journal_;
+  StateIdentity identity_;
+  std::atomic<bool> begun_{false};
 
   mutable absl::Mutex mutex_;
   std::string restored_ ABSL_GUARDED_BY(mutex_);
-  std::string failure_ ABSL_GUARDED_BY(mutex_);    // of the journal
-  StateIdentity identity_ ABSL_GUARDED_BY(mutex_);
-  bool begun_ ABSL_GUARDED_BY(mutex_) = false;     // identity_ is known
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool lead_changed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void(absl::StatusOr<Written>)>> requests_ ABSL_GUARDED_BY(mutex_);
@@ -164,7 +155,6 @@ class Durability final : public EventSink {
     uint64_t events = 0, bytes = 0, syncs = 0, checkpoints = 0, failures = 0;
   } told_ ABSL_GUARDED_BY(mutex_);
 
-  absl::Mutex checkpoint_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one is written at a time
   std::thread thread_;
 };
 

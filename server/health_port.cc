@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string&
         "cannot answer health checks on ", address,
         ": is the port taken? Choose another one with --health-listen, or port 0 for any"));
   }
-  health->address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
+  health->address_ = WithPort(address, port);
   health->SetServing(false);
   return health;
 }

@@ -184,6 +184,7 @@ void Journal::Fail(absl::Status status) {
   if (!status_.ok()) return;
   status_ = absl::Status(status.code(), absl::StrCat("the journal has failed and ends with event ",
                                                      written_through_, ": ", status.message()));
+  failed_.store(true, std::memory_order_release);
   // Whoever is in it sees status_; those that are being written wait for that.
   queue_.clear();
   to_report_.store(true, std::memory_order_release);
@@ -267,6 +268,7 @@ void Journal::Record(const Event& event) {
 }
 
 absl::Status Journal::status() const {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   return status_;
 }

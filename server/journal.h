@@ -145,6 +145,7 @@ class Journal final : public EventSink {
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // of SyncThrough and Close
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> failed_{false};  // status_ is an error: asked for every reply
   std::atomic<bool> to_report_{false};
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // somebody writes
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -29,22 +29,19 @@ constexpr size_t kMaxPastWorkers = 10'000;
 Lead::Lead(ServerContext& context)
     : context_(context),
       next_incarnation_(context.incarnation),
-      dealing_(context.members.slots()),
-      known_(context.members.slots()),
+      slots_(context.members.slots()),
       figures_(context.members.slots()),
-      examples_(context.members.slots()),
       waiting_for_(context.members.slots()) {}
 
 Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
   const uint64_t before = rounds == nullptr ? 0 : rounds->changes();
-  Deal deal = dealer_->Apply(event);
+  Deal deal = slots_.Apply(event, incarnation, context_.job, context_.shard.agreement()->train_examples, dealer_.get());
   // Workers that wait ask many times a second.
   if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty() &&
       (rounds == nullptr || rounds->changes() == before)) {
     return deal;
   }
-  if (incarnation != 0) known_[event.worker] = std::max(known_[event.worker], incarnation);
   Event record = ToEvent(event);
   record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
@@ -127,11 +124,9 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
     if (past_workers_.size() >= kMaxPastWorkers) past_workers_.erase(past_workers_.begin());
     past_workers_.push_back(*std::move(past));
   }
-  if (dealing_[*slot] != 0) Perform({DealerEvent::Kind::kLost, *slot});
+  if (slots_.dealing(*slot) != 0) Perform({DealerEvent::Kind::kLost, *slot});
   Perform({DealerEvent::Kind::kJoin, *slot}, incarnation);
-  dealing_[*slot] = incarnation;
   figures_[*slot].Clear();
-  examples_[*slot] = 0;
   waiting_for_[*slot].clear();
   context_.figures.ResetWorker(*slot);
   LOG(INFO) << "worker " << *slot << " is '" << request.worker_name() << "' on "
@@ -145,20 +140,8 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
 }
 
 void Lead::Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets) {
-  for (const uint64_t ticket : tickets) {
-    const uint64_t before = dealer_->completed_tickets();
-    Perform({DealerEvent::Kind::kComplete, worker, ticket});
-    if (dealer_->completed_tickets() > before) examples_[worker] += ExamplesOf(ticket);
-  }
+  for (const uint64_t ticket : tickets) Perform({DealerEvent::Kind::kComplete, worker, ticket});
   NoteProgress();
-}
-
-uint64_t Lead::ExamplesOf(uint64_t ticket) const {
-  const Shard::Agreement& agreed = *context_.shard.agreement();
-  const uint64_t batch = context_.job.training().batch_size();
-  // The last batch of an epoch is what is left.
-  const uint64_t first = ticket % agreed.batches_per_epoch * batch;
-  return std::min(batch, agreed.train_examples - first);
 }
 
 v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
@@ -171,9 +154,9 @@ v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
 
 void Lead::FillReported(v1::WorkerStatus* status) const {
   *status->mutable_figures() = figures_[status->worker()];
-  status->set_examples(examples_[status->worker()]);
+  status->set_examples(slots_.examples(status->worker()));
   // Whoever has gone waits for nothing.
-  if (dealing_[status->worker()] == status->incarnation() && (dealer_ == nullptr || !dealer_->finished())) {
+  if (slots_.dealing(status->worker()) == status->incarnation() && (dealer_ == nullptr || !dealer_->finished())) {
     status->set_waiting_for(waiting_for_[status->worker()]);
   }
 }
@@ -205,14 +188,13 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
         absl::StrCat("worker ", worker, " is not registered: register with the lead first"));
   }
   // A newer start may have registered since.
-  if (request.incarnation() < dealing_[worker]) {
+  if (request.incarnation() < slots_.dealing(worker)) {
     return absl::AbortedError(
         absl::StrCat("worker ", worker, ": a newer incarnation is registered"));
   }
   Complete(worker, request.completed());
-  if (dealing_[worker] == 0 && !dealer_->finished()) {
+  if (slots_.dealing(worker) == 0 && !dealer_->finished()) {
     Perform({DealerEvent::Kind::kJoin, worker}, request.incarnation());
-    dealing_[worker] = request.incarnation();
   }
   NoteRounds(request);
   v1::FetchTicketsReply reply;
@@ -295,7 +277,7 @@ void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsRep
   for (const auto& [worker, one] : rounds->members()) {
     v1::ViewMember& listed = *view.add_members();
     listed.set_worker(worker);
-    listed.set_incarnation(dealing_[worker]);
+    listed.set_incarnation(slots_.dealing(worker));
     listed.set_first_round(one.first_round);
   }
   view.set_compressed(rounds->announced_phase() == Phase::kFrozen);
@@ -385,10 +367,7 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
     absl::MutexLock lock(&mutex_);
     if (dealer_ != nullptr) Complete(worker, request.completed());
     if (request.has_figures()) figures_[worker] = request.figures();
-    if (dealing_[worker] == request.incarnation()) {
-      Perform({DealerEvent::Kind::kLost, worker});
-      dealing_[worker] = 0;
-    }
+    if (slots_.dealing(worker) == request.incarnation()) Perform({DealerEvent::Kind::kLost, worker});
   }
   if (*left) {
     LOG(INFO) << "worker " << worker << " has left: " << request.reason();
@@ -399,9 +378,8 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
 
 void Lead::NoteLost(uint32_t worker, uint64_t incarnation) {
   absl::MutexLock lock(&mutex_);
-  if (dealing_[worker] == 0 || dealing_[worker] != incarnation) return;
+  if (slots_.dealing(worker) == 0 || slots_.dealing(worker) != incarnation) return;
   Perform({DealerEvent::Kind::kLost, worker});
-  dealing_[worker] = 0;
 }
 
 void Lead::Stop(const std::string& reason) {
@@ -446,9 +424,7 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
 
 v1::LeadState Lead::StateLocked() const {
   v1::LeadState state;
-  state.mutable_dealing()->Add(dealing_.begin(), dealing_.end());
-  state.mutable_known()->Add(known_.begin(), known_.end());
-  state.mutable_examples()->Add(examples_.begin(), examples_.end());
+  slots_.Save(&state);
   for (const v1::Evaluation& evaluation : evaluations_) *state.add_evaluations() = evaluation;
   if (stopped_) state.set_stop_reason(reason_);
   return state;
@@ -469,15 +445,7 @@ absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
   if (absl::Status status = dealer_->Load(dealer); !status.ok()) return status;
-  if (static_cast<size_t>(state.dealing_size()) > dealing_.size() ||
-      static_cast<size_t>(state.known_size()) > known_.size() ||
-      static_cast<size_t>(state.examples_size()) > examples_.size()) {
-    return absl::DataLossError(absl::StrCat("what the lead knew is of ", state.dealing_size(),
-                                            " worker slots, and the job has ", dealing_.size()));
-  }
-  std::copy(state.dealing().begin(), state.dealing().end(), dealing_.begin());
-  std::copy(state.known().begin(), state.known().end(), known_.begin());
-  std::copy(state.examples().begin(), state.examples().end(), examples_.begin());
+  if (absl::Status status = slots_.Load(state); !status.ok()) return status;
   evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
   stopped_ = dealer_->stopped();
   reason_ = state.stop_reason();
@@ -485,36 +453,12 @@ absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
 }
 
 absl::Status Lead::Replay(const Event& event) {
-  absl::StatusOr<DealerEvent> dealt = ToDealerEvent(event);
-  if (!dealt.ok()) return dealt.status();
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
-  const uint32_t worker = event.worker;
-  if (worker >= dealing_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker ", worker, ": the job has ", dealing_.size(), " slots (training.max_workers)"));
-  }
-  const uint64_t before = dealer_->completed_tickets();
-  dealer_->Apply(*dealt);
-  switch (dealt->kind) {
-    case DealerEvent::Kind::kJoin:
-      if (event.incarnation != dealing_[worker]) examples_[worker] = 0;
-      dealing_[worker] = event.incarnation;
-      known_[worker] = std::max(known_[worker], event.incarnation);
-      break;
-    case DealerEvent::Kind::kLost:
-      dealing_[worker] = 0;
-      break;
-    case DealerEvent::Kind::kComplete:
-      if (dealer_->completed_tickets() > before) examples_[worker] += ExamplesOf(dealt->argument);
-      break;
-    case DealerEvent::Kind::kStop:
-      stopped_ = true;
-      break;
-    default:
-      break;
-  }
-  return absl::OkStatus();
+  const absl::StatusOr<Deal> dealt =
+      slots_.Replay(event, context_.job, context_.shard.agreement()->train_examples, dealer_.get());
+  stopped_ = dealer_->stopped();
+  return dealt.status();
 }
 
 void Lead::Resume(const v1::LeadState* newer) {
@@ -533,7 +477,9 @@ void Lead::Resume(const v1::LeadState* newer) {
   if (stopped_ && reason_.empty()) {
     reason_ = newer != nullptr && !newer->stop_reason().empty() ? newer->stop_reason() : "stopped";
   }
-  for (const uint64_t incarnation : known_) next_incarnation_ = std::max(next_incarnation_, incarnation);
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    next_incarnation_ = std::max(next_incarnation_, slots_.known(slot));
+  }
   if (phases_.has_value() && dealer_->rounds() != nullptr && dealer_->rounds()->announced_round() > 0) {
     phases_->Announced(dealer_->rounds()->announced_phase(), dealer_->rounds()->announced_round());
   }
@@ -541,13 +487,9 @@ void Lead::Resume(const v1::LeadState* newer) {
   NoteProgress();
 }
 
-std::vector<Lead::Known> Lead::known() const {
+LeadSlots Lead::slots() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<Known> known;
-  for (size_t worker = 0; worker < known_.size(); ++worker) {
-    known.push_back({.incarnation = known_[worker], .dealing = dealing_[worker] != 0});
-  }
-  return known;
+  return slots_;
 }
 
 }  // namespace foreshard

@@ -23,6 +23,7 @@
 #include "foreshard/v1/exchange.pb.h"
 #include "foreshard/v1/state.pb.h"
 #include "server/dealer.h"
+#include "server/lead_slots.h"
 #include "server/phase_control.h"
 #include "server/server_context.h"
 
@@ -49,13 +50,8 @@ class Lead {
   absl::Status Replay(const Event& event);
   // What a newer lead.textproto has; then training goes on.
   void Resume(const v1::LeadState* newer);
-  // What is known of a slot: the highest incarnation that ever had it, 0 for none, and whether it
-  // is dealt to.
-  struct Known {
-    uint64_t incarnation = 0;
-    bool dealing = false;
-  };
-  std::vector<Known> known() const;
+  // As they are now.
+  LeadSlots slots() const;
 
   // For a checkpoint: all at one moment, and the number of the last event that may be in it.
   // None: nobody has registered yet.
@@ -92,7 +88,6 @@ class Lead {
   void SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t ExamplesOf(uint64_t ticket) const;
   // Adds what the worker reported, and the examples of what it completed.
   void FillReported(v1::WorkerStatus* status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is known of the start that has the slot now.
@@ -109,12 +104,9 @@ class Lead {
   std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
   std::optional<PhaseControl> phases_ ABSL_GUARDED_BY(mutex_);  // rules that squeeze
   uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
-  // By slot: the incarnation that is dealt to (0: none), and its last report.
-  std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);
-  // By slot: the highest incarnation that ever was; also of those that are expired.
-  std::vector<uint64_t> known_ ABSL_GUARDED_BY(mutex_);
+  LeadSlots slots_ ABSL_GUARDED_BY(mutex_);
+  // By slot: the last report.
   std::vector<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint64_t> examples_ ABSL_GUARDED_BY(mutex_);  // completed, by slot
   // By slot: why a worker with empty hands was dealt nothing when it last asked.
   std::vector<std::string> waiting_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);

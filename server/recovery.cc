@@ -49,7 +49,6 @@ absl::StatusOr<Recovered> Recover(const Storage& storage, const StateIdentity& i
       recovered.checkpoint = (*checkpoint)->manifest();
       recovered.checkpoint_name = (*checkpoint)->name();
       recovered.next_number = recovered.checkpoint->next_number();
-      recovered.incarnation = recovered.checkpoint->about.incarnation;
       // Also of one that stands alone: later starts may have a journal behind it.
       from = recovered.checkpoint->first_number();
     } else if (!options.checkpoint.empty() || !absl::IsNotFound(checkpoint.status())) {
@@ -78,16 +77,13 @@ absl::StatusOr<Recovered> Recover(const Storage& storage, const StateIdentity& i
     ++recovered.replayed;
     recovered.next_number = std::max(recovered.next_number, next.number + 1);
   }
-  if (recovered.checkpoint.has_value() && !options.until.has_value() &&
-      recovered.next_number == recovered.checkpoint->next_number() &&
-      (*reader)->end().next_number < recovered.next_number && from < recovered.next_number) {
+  // Only a checkpoint's states can be ahead of the journal.
+  if (!options.until.has_value() && from < recovered.next_number &&
+      (*reader)->end().next_number < recovered.next_number) {
     return absl::DataLossError(absl::StrCat(
         "the journal in ", storage.Describe(""), " ends with event ", (*reader)->end().next_number - 1, ", and ",
         recovered.checkpoint_name, " has states up to ", recovered.next_number - 1,
         ": events between them are missing; take an older checkpoint with its journal from a copy"));
-  }
-  for (const JournalFileHeader& file : (*reader)->files()) {
-    recovered.incarnation = std::max(recovered.incarnation, file.incarnation);
   }
   return recovered;
 }

@@ -44,8 +44,8 @@ struct RecoveryOptions {
   std::string checkpoint;
   // Begins with the journal's first event, whatever checkpoints there are.
   bool from_start = false;
-  // Asked before each event, with its number and those of the events read and replayed so far;
-  // false ends with CANCELLED. May be empty.
+  // Asked before each event that is replayed, with how many were before it; false ends with
+  // CANCELLED. May be empty.
   std::function<bool(const Event& event, uint64_t replayed)> proceed;
 };
 
@@ -55,7 +55,6 @@ struct Recovered {
   std::vector<PassedOver> passed_over;  // damaged ones that are newer
   uint64_t replayed = 0;                // events
   uint64_t next_number = 1;             // one beyond the last event
-  uint64_t incarnation = 0;             // highest that has written anything here
 };
 
 // Changes nothing on the disk. Errors as of Checkpoint::OpenNewest and JournalReader::Open;

@@ -1,7 +1,5 @@
 #include "server/run_description.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
@@ -48,6 +46,24 @@ absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Stora
   return description;
 }
 
+v1::RunDescription DescribeRun(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
+                               uint64_t train_examples, uint32_t shard) {
+  v1::RunDescription description;
+  description.set_format_version(kRunFormat);
+  description.set_shard(shard);
+  *description.mutable_job() = job;
+  *description.mutable_contract() = MakeContract(job, schema, plan);
+  *description.mutable_model() = ToProto(schema);
+  description.set_train_examples(train_examples);
+  return description;
+}
+
+std::string PrintText(const google::protobuf::Message& message) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(message, &text);
+  return text;
+}
+
 absl::Status ParseText(const std::string& text, google::protobuf::Message* message) {
   google::protobuf::TextFormat::Parser parser;
   struct First final : google::protobuf::io::ErrorCollector {
@@ -79,9 +95,7 @@ absl::Status WriteWholeFile(Storage* storage, const std::string& name, const std
 }
 
 absl::Status WriteRunDescription(Storage* storage, const v1::RunDescription& description) {
-  std::string text;
-  google::protobuf::TextFormat::PrintToString(description, &text);
-  return WriteWholeFile(storage, kRunFile, text, true);
+  return WriteWholeFile(storage, kRunFile, PrintText(description), true);
 }
 
 absl::Status CheckRun(const v1::RunDescription& found, const v1::JobSpec& job, uint32_t shard,

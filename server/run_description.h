@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/core/schema.h"
+#include "common/core/shard_plan.h"
 #include "common/storage/storage.h"
 #include "foreshard/v1/job.pb.h"
 #include "foreshard/v1/state.pb.h"
@@ -27,6 +29,10 @@ inline constexpr uint32_t kRunFormat = 1;
 // and checkpoints are there without it. FAILED_PRECONDITION: a newer format.
 absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Storage& storage);
 
+// Of a run that begins; state_id and incarnation are the caller's to set.
+v1::RunDescription DescribeRun(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
+                               uint64_t train_examples, uint32_t shard);
+
 // Safe, with its name, when it has returned.
 absl::Status WriteRunDescription(Storage* storage, const v1::RunDescription& description);
 
@@ -38,6 +44,7 @@ absl::Status CheckRun(const v1::RunDescription& found, const v1::JobSpec& job, u
 // What journal and checkpoints of the run carry; the protocol is that of this program.
 StateIdentity IdentityOf(const v1::RunDescription& description);
 
+std::string PrintText(const google::protobuf::Message& message);
 // Reads a message as protobuf text, fields of newer programs left out. INVALID_ARGUMENT with line,
 // column and what is wrong.
 absl::Status ParseText(const std::string& text, google::protobuf::Message* message);

@@ -431,8 +431,6 @@ Shard::Snapshot Shard::TakeSnapshot(Cell& cell) const {
   absl::MutexLock lock(&cell.mutex);
   const Segment& segment = *cell.segment;
   snapshot.number = last_number();
-  snapshot.clock = segment.clock();
-  snapshot.initialised = segment.initialised();
   snapshot.theta.assign(segment.theta().begin(), segment.theta().end());
   snapshot.state = segment.Save();
   return snapshot;

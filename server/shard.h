@@ -157,8 +157,6 @@ class Shard {
   // A segment as it is at one moment, and the number of the last event that may be in it.
   struct Snapshot {
     uint64_t number = 0;
-    uint64_t clock = 0;
-    bool initialised = false;
     std::vector<float> theta;
     std::string state;
   };

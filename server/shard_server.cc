@@ -88,7 +88,7 @@ class GrpcShardServer final : public ShardServer {
                        ": is the port taken, or the address not of this machine? Choose another "
                        "one, or port 0 for any that is free"));
     }
-    address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':') + 1), port);
+    address_ = WithPort(options.listen, port);
     context_.figures.metrics().inflight_limit_bytes->Set(
         static_cast<double>(context_.job.servers().inflight_bytes()));
     if (!options.metrics_listen.empty()) {

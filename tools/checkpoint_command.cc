@@ -25,37 +25,25 @@ struct CheckpointFlags {
   double timeout_seconds = 600;
 };
 
-void Print(const nlohmann::ordered_json& json) {
-  std::printf("%s\n", json.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace).c_str());
-}
-
 int Write(const CheckpointFlags& flags) {
-  const absl::StatusOr<std::vector<std::string>> addresses = ParseAddresses(flags.servers);
-  if (!addresses.ok()) return Fail("checkpoint", addresses.status());
-  const absl::StatusOr<Credentials> credentials = flags.credentials.Load(TlsSide::kClient);
-  if (!credentials.ok()) return Fail("checkpoint", credentials.status());
-  if (absl::Status calls = credentials->CheckCall(*addresses); !calls.ok()) return Fail("checkpoint", calls);
-  AdminClient admin(*addresses, *credentials);
+  const absl::StatusOr<std::unique_ptr<AdminClient>> connected = AdminClient::Connect(flags.servers, flags.credentials);
+  if (!connected.ok()) return Fail("checkpoint", connected.status());
+  AdminClient& admin = **connected;
+  const std::vector<std::string>& addresses = admin.addresses();
   const auto replies = admin.Checkpoint(absl::Seconds(flags.timeout_seconds));
   int exit_code = kExitDone;
-  nlohmann::ordered_json servers = nlohmann::ordered_json::array();
   for (size_t k = 0; k < replies.size(); ++k) {
     const absl::StatusOr<v1::CheckpointReply>& reply = replies[k];
-    nlohmann::ordered_json server = {{"address", (*addresses)[k]}};
     if (!reply.ok()) {
       Fail("checkpoint", reply.status());
       exit_code = kExitFailed;
-      server["error"] = std::string(reply.status().message());
-    } else if (flags.json) {
-      server.update(MessageToJson(*reply));
-    } else {
-      std::printf("server %s: %s, step %s, epoch %u, %s in %.2f s\n", (*addresses)[k].c_str(), reply->path().c_str(),
+    } else if (!flags.json) {
+      std::printf("server %s: %s, step %s, epoch %u, %s in %.2f s\n", addresses[k].c_str(), reply->path().c_str(),
                   FormatCount(reply->step()).c_str(), reply->epoch(),
                   FormatBytes(static_cast<double>(reply->bytes())).c_str(), reply->seconds());
     }
-    servers.push_back(std::move(server));
   }
-  if (flags.json) Print({{"servers", std::move(servers)}});
+  if (flags.json) std::printf("%s", JsonText(ServersJson(addresses, replies)).c_str());
   return exit_code;
 }
 
@@ -81,7 +69,9 @@ int List(const CheckpointFlags& flags) {
     }
     directories.push_back({{"folder", shard.folder}, {"shard", shard.shard}, {"checkpoints", std::move(checkpoints)}});
   }
-  if (flags.json) Print({{"job", run->job.name()}, {"directories", std::move(directories)}});
+  if (flags.json) {
+    std::printf("%s", JsonText({{"job", run->job.name()}, {"directories", std::move(directories)}}).c_str());
+  }
   return exit_code;
 }
 

@@ -12,6 +12,7 @@
 #include "server/checkpoint_files.h"
 #include "server/journal_file.h"
 #include "tools/commands.h"
+#include "tools/message_json.h"
 #include "tools/state/event_text.h"
 #include "tools/state/long_work.h"
 #include "tools/state/replay.h"
@@ -29,7 +30,7 @@ struct ReplayFlags {
 };
 
 void PrintLine(const nlohmann::ordered_json& json) {
-  std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::detail::error_handler_t::replace).c_str());
+  std::printf("%s", JsonText(json, -1).c_str());
 }
 
 // Whether the journal has event 1.

@@ -6,6 +6,7 @@
 
 #include "common/core/exit_code.h"
 #include "tools/commands.h"
+#include "tools/message_json.h"
 #include "tools/state/verify.h"
 
 namespace foreshard {
@@ -37,7 +38,7 @@ int Verify(const VerifyFlags& flags) {
   if (flags.json) {
     const nlohmann::ordered_json all = {
         {"job", run->job.name()}, {"shards", run->plan.shards()}, {"damaged", damaged}, {"directories", reports}};
-    std::printf("%s\n", all.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace).c_str());
+    std::printf("%s", JsonText(all).c_str());
   }
   if (!damaged) return kExitDone;
   std::fprintf(stderr, "foreshard verify: something is damaged; see above\n");

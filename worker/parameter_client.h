@@ -25,7 +25,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/core/round_sums.h"
 #include "common/core/schedule.h"
@@ -68,8 +67,9 @@ struct SegmentAnswer {
   uint64_t sequence = 0;
   uint64_t ticket = 0;
   uint64_t version = 0;  // of the segment, as the server said with it
-  // "applied", "duplicate", "discarded", "skipped", "late", or "pending": noted for a round.
-  absl::string_view result;
+  // "applied", "duplicate", "discarded", "skipped", "late", or "pending": noted for a round. The
+  // name of a v1::ReplyHeader::Result, in small letters.
+  std::string result;
 };
 
 // Bytes of whole messages since the start; uncompressed: 4 bytes an element.

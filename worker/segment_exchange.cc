@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
@@ -15,25 +16,6 @@ namespace foreshard {
 namespace {
 
 constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
-
-absl::string_view ResultName(v1::ReplyHeader::Result result) {
-  switch (result) {
-    case v1::ReplyHeader::APPLIED:
-      return "applied";
-    case v1::ReplyHeader::DUPLICATE:
-      return "duplicate";
-    case v1::ReplyHeader::DISCARDED:
-      return "discarded";
-    case v1::ReplyHeader::SKIPPED:
-      return "skipped";
-    case v1::ReplyHeader::LATE:
-      return "late";
-    case v1::ReplyHeader::PENDING:
-      return "pending";
-    default:
-      return "current";
-  }
-}
 
 absl::Status Damaged(uint32_t segment, const absl::Status& what) {
   return absl::DataLossError(
@@ -391,7 +373,7 @@ void SegmentExchange::NoteAnswer(SegmentState& segment, const v1::ReplyHeader& h
                      .sequence = segment.sequence,
                      .ticket = operation_.ticket,
                      .version = header.version(),
-                     .result = ResultName(header.result())});
+                     .result = absl::AsciiStrToLower(v1::ReplyHeader::Result_Name(header.result()))});
 }
 
 void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header) {

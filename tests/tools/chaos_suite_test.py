@@ -18,6 +18,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 
 from chaos_suite import (arguments, checkpoints, compare, fleet, invariants, jobs, journal, run,
                          schedule, slope, soak)
+from local_fleet.command_line import PROGRAMS
 from local_fleet.lines import Lines
 
 
@@ -553,7 +554,7 @@ class Arguments(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.folder = holder.name
-        for name in arguments.PROGRAMS:
+        for name in PROGRAMS:
             with open(os.path.join(self.folder, name), "w", encoding="ascii"):
                 pass
             os.chmod(os.path.join(self.folder, name), 0o755)

@@ -4,9 +4,9 @@ import json
 import sys
 
 from local_fleet import interrupt as interrupts, network
+from local_fleet.command_line import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SKIPPED
 
 from . import arguments, page, progress, quick, results, study
-from .arguments import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SKIPPED
 
 
 def _say(text):

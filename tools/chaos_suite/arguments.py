@@ -6,12 +6,9 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from local_fleet.command_line import BadArguments, Parser, check_job, check_programs, number, whole
+
 from . import jobs, schedule
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-
-EXIT_DONE, EXIT_FAILED, EXIT_BAD, EXIT_INTERRUPTED = 0, 1, 2, 130
-PROGRAMS = ("foreshard", "foreshard-server", "foreshard-worker")
 
 _DESCRIPTION = """\
 Trains small jobs with real daemons on this machine while servers and workers are killed,
@@ -33,10 +30,6 @@ schedule, logs, state and verdict, and the command that runs it again is printed
 Exit status: 0 all is well, 1 a schedule failed or could not be run, 2 bad arguments, 130
 interrupted.
 """
-
-
-class BadArguments(Exception):
-    """Said to the user, with status 2."""
 
 
 @dataclass
@@ -87,35 +80,6 @@ class Settings:
 GIVEN_LEASE_SECONDS = 4.0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise BadArguments(message)
-
-
-def _whole(low, high):
-    def convert(text):
-        try:
-            value = int(text)
-        except ValueError:
-            value = None
-        if value is None or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"'{text}' is no whole number from {low} to {high}")
-        return value
-    return convert
-
-
-def _number(low, high):
-    def convert(text):
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not low < value <= high:
-            raise argparse.ArgumentTypeError(f"'{text}' is no number above {low:g} and at most {high:g}")
-        return value
-    return convert
-
-
 def _names(known, what):
     def convert(text):
         names = [name.strip() for name in text.split(",") if name.strip()]
@@ -130,35 +94,32 @@ def parse(arguments):
     """Settings of a command line; BadArguments. --help prints and raises SystemExit."""
     variants = [v.name for v in jobs.VARIANTS]
     kinds = list(schedule.WEIGHTS)
-    parser = _Parser(prog="tools/chaos", description=_DESCRIPTION,
-                     epilog=_EPILOG.format(faults=", ".join(kinds), rules=", ".join(variants)),
-                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--minutes", type=_number(0, 1e5), metavar="M",
+    parser = Parser(prog="tools/chaos", description=_DESCRIPTION,
+                    epilog=_EPILOG.format(faults=", ".join(kinds), rules=", ".join(variants)))
+    parser.add_argument("--minutes", type=number(0, 1e5), metavar="M",
                         help="begin schedules for so long [10; without a limit with --schedules]")
-    parser.add_argument("--seed", type=_whole(0, 2**62), default=1, metavar="S",
+    parser.add_argument("--seed", type=whole(0, 2**62), default=1, metavar="S",
                         help="the first schedule's [1]")
-    parser.add_argument("--schedules", type=_whole(1, 10**6), metavar="N",
+    parser.add_argument("--schedules", type=whole(1, 10**6), metavar="N",
                         help="at most so many schedules")
     parser.add_argument("--faults", type=_names(kinds, "fault"), default=kinds, metavar="LIST",
                         help="which faults, with commas; '' for none [all]")
     parser.add_argument("--rules", type=_names(variants, "rule"), default=variants, metavar="LIST",
                         help="which rules the quadratic is trained by, in turn [all]")
-    parser.add_argument("--seconds", type=_number(0.5, 3600), metavar="X",
+    parser.add_argument("--seconds", type=number(0.5, 3600), metavar="X",
                         help="how long training is taken to last, were nothing to happen [6; with "
                              "--job what it takes]")
     parser.add_argument("--job", metavar="FILE",
                         help="train this job instead, with an evaluator, and compare accuracies")
     parser.add_argument("--set", dest="overrides", metavar="FIELD=VALUE", action="append",
                         default=[], help="override a field of --job; may be repeated")
-    parser.add_argument("--servers", type=_whole(1, 16), default=2, metavar="N",
+    parser.add_argument("--servers", type=whole(1, 16), default=2, metavar="N",
                         help="servers of --job [2]")
-    parser.add_argument("--workers", type=_whole(1, 16), default=3, metavar="N",
+    parser.add_argument("--workers", type=whole(1, 16), default=3, metavar="N",
                         help="workers of --job [3]")
     parser.add_argument("--results", metavar="DIR", default=os.path.join("results", "chaos"),
                         help="where a folder for this run is made [results/chaos]")
-    parser.add_argument("--programs", metavar="DIR",
-                        default=os.path.join(ROOT, "build-release", "bin"),
-                        help="folder of the three programs [build-release/bin]")
+    parser.add_programs()
     parser.add_argument("--keep", action="store_true",
                         help="keep the folders of schedules that passed, too")
     given = parser.parse_args(arguments)
@@ -166,13 +127,9 @@ def parse(arguments):
         raise BadArguments("argument --rules: name at least one")
     if given.overrides and not given.job:
         raise BadArguments("argument --set: that is for --job")
-    if given.job and not os.path.isfile(given.job):
-        raise BadArguments(f"argument --job: there is no file {given.job}")
-    for name in PROGRAMS:
-        path = os.path.join(given.programs, name)
-        if not os.access(path, os.X_OK):
-            raise BadArguments(f"argument --programs: there is no program {path}; build it: "
-                               f"tools/build release {' '.join(PROGRAMS)}")
+    if given.job:
+        check_job(given.job)
+    check_programs(given.programs)
     minutes = given.minutes
     if minutes is None and given.schedules is None:
         minutes = 10.0

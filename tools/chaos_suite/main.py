@@ -7,11 +7,11 @@ import sys
 import time
 
 from local_fleet import interrupt as interrupts, network, programs as installed
+from local_fleet.command_line import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from local_fleet.daemons import DaemonError
 from local_fleet.lines import Lines, clock
 
 from . import arguments, compare, disk, jobs, run, schedule as schedules
-from .arguments import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
 
 def _say(text):

@@ -9,12 +9,12 @@ import tempfile
 import time
 
 from local_fleet import daemons, interrupt as interrupts, scrape
+from local_fleet.command_line import (EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, PROGRAMS,
+                                      BadArguments, Parser, check_job, check_programs)
 from local_fleet.lines import Lines, clock
 from local_fleet.programs import Programs
 
 from . import slope as slopes
-from .arguments import (EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, PROGRAMS, ROOT,
-                        BadArguments)
 
 _SAMPLE_SECONDS = 2.0
 _LINE_SECONDS = 60.0
@@ -56,11 +56,6 @@ Exit status: 0 flat, 1 a process grows or has ended, 2 bad arguments, 130 interr
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise BadArguments(message)
-
-
 def _minutes(text):
     try:
         value = float(text)
@@ -72,8 +67,7 @@ def _minutes(text):
 
 
 def _parse(arguments):
-    parser = _Parser(prog="tools/soak", description=_DESCRIPTION, epilog=_EPILOG,
-                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(prog="tools/soak", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--minutes", type=_minutes, default=30.0, metavar="M",
                         help="how long [30]")
     parser.add_argument("--job", metavar="FILE", help="another job, of as many servers and workers")
@@ -82,17 +76,11 @@ def _parse(arguments):
     parser.add_argument("--no-state", action="store_true",
                         help="without journal and checkpoints")
     parser.add_argument("--json", metavar="FILE", help="write every sample and the lines there")
-    parser.add_argument("--programs", metavar="DIR",
-                        default=os.path.join(ROOT, "build-release", "bin"),
-                        help="folder of the programs [build-release/bin]")
+    parser.add_programs("the programs")
     given = parser.parse_args(arguments)
-    if given.job and not os.path.isfile(given.job):
-        raise BadArguments(f"argument --job: there is no file {given.job}")
-    for name in PROGRAMS[1:]:
-        path = os.path.join(given.programs, name)
-        if not os.access(path, os.X_OK):
-            raise BadArguments(f"argument --programs: there is no program {path}; build it: "
-                               f"tools/build release {' '.join(PROGRAMS)}")
+    if given.job:
+        check_job(given.job)
+    check_programs(given.programs, PROGRAMS[1:])
     return given
 
 

@@ -13,7 +13,7 @@
 namespace foreshard {
 
 absl::StatusOr<std::unique_ptr<ShardMachines>> ShardMachines::Create(const StoredRun& run, uint32_t shard) {
-  std::unique_ptr<ShardMachines> made(new ShardMachines);
+  std::unique_ptr<ShardMachines> made(new ShardMachines(run));
   uint64_t needed = 0;
   for (const uint32_t id : run.plan.SegmentsOfShard(shard)) {
     const SegmentOptions& options =
@@ -39,13 +39,7 @@ absl::StatusOr<std::unique_ptr<ShardMachines>> ShardMachines::Create(const Store
     const DealerOptions options = MakeDealerOptions(run.job, run.batches_per_epoch);
     if (absl::Status good = Dealer::Check(options); !good.ok()) return good;
     made->dealer_ = std::make_unique<Dealer>(options);
-    made->batch_size_ = run.job.training().batch_size();
-    made->batches_per_epoch_ = run.batches_per_epoch;
-    made->train_examples_ = run.train_examples;
-    const auto slots = static_cast<int>(run.job.training().max_workers());
-    made->lead_.mutable_dealing()->Resize(slots, 0);
-    made->lead_.mutable_examples()->Resize(slots, 0);
-    made->lead_.mutable_known()->Resize(slots, 0);
+    made->slots_ = LeadSlots(run.job.training().max_workers());
   }
   return made;
 }
@@ -77,53 +71,20 @@ std::vector<uint32_t> ShardMachines::machines() const {
   return ids;
 }
 
-void ShardMachines::Begin(const CheckpointManifest& checkpoint) {
-  const auto lead = checkpoint.about.extra.find(kLeadStateKey);
-  saved_lead_ = lead == checkpoint.about.extra.end() ? "" : lead->second;
-}
+void ShardMachines::Begin(const CheckpointManifest& checkpoint) { lead_ = LeadStateOf(checkpoint); }
 
-// As Lead::Replay.
-void ShardMachines::FollowLead(const Event& event, uint64_t completed_before) {
-  const auto slot = static_cast<int>(event.worker);
-  switch (event.kind) {
-    case EventKind::kDealerJoin:
-      if (event.incarnation != lead_.dealing(slot)) lead_.set_examples(slot, 0);
-      lead_.set_dealing(slot, event.incarnation);
-      lead_.set_known(slot, std::max(lead_.known(slot), event.incarnation));
-      break;
-    case EventKind::kDealerLost:
-      lead_.set_dealing(slot, 0);
-      break;
-    case EventKind::kDealerComplete:
-      if (dealer_->completed_tickets() > completed_before) {
-        // The last batch of an epoch is what is left.
-        const uint64_t first = event.argument % batches_per_epoch_ * batch_size_;
-        lead_.set_examples(slot, lead_.examples(slot) + std::min(batch_size_, train_examples_ - first));
-      }
-      break;
-    default:
-      break;
-  }
+v1::LeadState ShardMachines::lead() const {
+  v1::LeadState state = lead_.ok() ? *lead_ : v1::LeadState();
+  slots_.Save(&state);
+  return state;
 }
 
 absl::Status ShardMachines::Load(uint32_t machine, const std::string& saved) {
   if (machine == kDealerSegment) {
     if (dealer_ == nullptr) return absl::InvalidArgumentError("a dealer's state, and this shard has no dealer");
-    v1::LeadState state;
-    if (absl::Status parsed = ParseText(saved_lead_, &state); !parsed.ok()) {
-      return absl::DataLossError(absl::StrCat("what the manifest has of the lead: ", parsed.message()));
-    }
-    if (state.dealing_size() > lead_.dealing_size() || state.examples_size() > lead_.examples_size() ||
-        state.known_size() > lead_.known_size()) {
-      return absl::DataLossError(absl::StrCat("what the manifest has of the lead is of ", state.dealing_size(),
-                                              " worker slots, and the job has ", lead_.dealing_size()));
-    }
-    state.mutable_dealing()->Resize(lead_.dealing_size(), 0);
-    state.mutable_examples()->Resize(lead_.examples_size(), 0);
-    state.mutable_known()->Resize(lead_.known_size(), 0);
-    if (absl::Status loaded = dealer_->Load(saved); !loaded.ok()) return loaded;
-    lead_ = std::move(state);
-    return absl::OkStatus();
+    if (!lead_.ok()) return lead_.status();
+    if (absl::Status loaded = slots_.Load(*lead_); !loaded.ok()) return loaded;
+    return dealer_->Load(saved);
   }
   Segment* const segment = Find(machine);
   if (segment == nullptr) return absl::InvalidArgumentError("a segment of another shard");
@@ -137,16 +98,10 @@ absl::Status ShardMachines::Replay(const Event& event) {
   }
   Effect effect = {.kind = event.kind};
   if (event.segment == kDealerSegment) {
-    const auto dealt = ToDealerEvent(event);
-    if (!dealt.ok()) return dealt.status();
     if (dealer_ == nullptr) return absl::InvalidArgumentError("an event of the dealer, and this shard has none");
-    if (event.worker >= static_cast<uint32_t>(lead_.dealing_size())) {
-      return absl::InvalidArgumentError(absl::StrCat("worker ", event.worker, ": the job has ", lead_.dealing_size(),
-                                                     " slots (training.max_workers)"));
-    }
-    const uint64_t completed = dealer_->completed_tickets();
-    effect.deal = dealer_->Apply(*dealt);
-    FollowLead(event, completed);
+    absl::StatusOr<Deal> deal = slots_.Replay(event, run_.job, run_.train_examples, dealer_.get());
+    if (!deal.ok()) return deal.status();
+    effect.deal = *std::move(deal);
     effect.dealer = dealer_.get();
   } else {
     Segment* const segment = Find(event.segment);

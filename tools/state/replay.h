@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "foreshard/v1/state.pb.h"
 #include "server/dealer.h"
+#include "server/lead_slots.h"
 #include "server/recovery.h"
 #include "server/segment.h"
 #include "tools/state/long_work.h"
@@ -67,21 +68,20 @@ class ShardMachines final : public RecoveryTarget {
   Segment* Find(uint32_t id) const;
   Dealer* dealer() const { return dealer_.get(); }  // null on shards other than 0
   // What the lead knows beside it, kept up as the lead does; evaluations are the checkpoint's.
-  const v1::LeadState& lead() const { return lead_; }
+  v1::LeadState lead() const;
   const SegmentOptions& options(uint32_t id) const { return options_.at(id); }
   std::string Save(uint32_t machine) const;
 
  private:
-  ShardMachines() = default;
+  explicit ShardMachines(const StoredRun& run) : run_(run) {}
   absl::Status Pass(uint32_t machine);
-  void FollowLead(const Event& event, uint64_t completed_before);
 
+  const StoredRun& run_;
   std::map<uint32_t, SegmentOptions> options_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::unique_ptr<Dealer> dealer_;
-  v1::LeadState lead_;
-  std::string saved_lead_;  // of the checkpoint whose states are loaded
-  uint64_t batch_size_ = 0, batches_per_epoch_ = 0, train_examples_ = 0;
+  absl::StatusOr<v1::LeadState> lead_{v1::LeadState()};  // of the checkpoint whose states are loaded
+  LeadSlots slots_{0};
   std::vector<uint8_t> reply_;
   std::function<void(const Event&, const Effect&)> observer_;
   std::map<uint32_t, uint64_t> watched_;  // not reached yet
@@ -91,9 +91,6 @@ class ShardMachines final : public RecoveryTarget {
 // The machines of all of the run's directories after all of their journals. CANCELLED where the
 // watch ends it; errors as of Recover.
 absl::StatusOr<std::vector<std::unique_ptr<ShardMachines>>> ReplayRun(const StoredRun& run, WorkWatch* watch);
-
-// The key under which a checkpoint's manifest has the lead's state (a LeadState as text).
-inline constexpr char kLeadStateKey[] = "lead";
 
 // Compares what a machine came to with what a checkpoint has of it. Empty: the same to the bit. Else
 // in words: the first parameter that differs, or that something else does.

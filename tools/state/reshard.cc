@@ -10,7 +10,6 @@
 #include "absl/time/time.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
-#include "google/protobuf/text_format.h"
 #include "server/checkpoint_files.h"
 #include "server/job_machines.h"
 
@@ -133,7 +132,7 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
         known.clear_dealing();
         known.clear_examples();
       }
-      google::protobuf::TextFormat::PrintToString(known, &lead);
+      lead = PrintText(known);
     }
   }
   for (uint32_t shard = 0; shard < to.plan.shards(); ++shard) {
@@ -146,7 +145,6 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
   fs::create_directories(folder, error);
   if (error) return StorageError(error.value(), "create", folder);
   MadeFolders made;
-  const v1::Contract contract = MakeContract(to.job, to.schema, to.plan);
   const auto incarnation = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
   std::vector<float> values;
   for (uint32_t shard = 0; shard < to.plan.shards(); ++shard) {
@@ -154,13 +152,7 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
     made.folders.push_back(path);
     auto storage = OpenStorage(path);
     if (!storage.ok()) return storage.status();
-    v1::RunDescription description;
-    description.set_format_version(kRunFormat);
-    description.set_shard(shard);
-    *description.mutable_job() = to.job;
-    *description.mutable_contract() = contract;
-    *description.mutable_model() = ToProto(to.schema);
-    description.set_train_examples(to.train_examples);
+    v1::RunDescription description = DescribeRun(to.job, to.schema, to.plan, to.train_examples, shard);
     description.set_state_id(incarnation + shard);
     description.set_incarnation(incarnation);
     // All later events are in the journal that a server begins here, from file 1 on.

@@ -60,13 +60,7 @@ class StoredShard {
   StoredShard(const StoredRun& run, uint32_t shard, const std::string& folder)
       : run_(run), folder_(folder), storage_(OpenStorage(folder).value()),
         machines_(ShardMachines::Create(run, shard).value()) {
-    v1::RunDescription description;
-    description.set_format_version(kRunFormat);
-    description.set_shard(shard);
-    *description.mutable_job() = run.job;
-    *description.mutable_contract() = MakeContract(run.job, run.schema, run.plan);
-    *description.mutable_model() = ToProto(run.schema);
-    description.set_train_examples(run.train_examples);
+    const v1::RunDescription description = DescribeRun(run.job, run.schema, run.plan, run.train_examples, shard);
     EXPECT_TRUE(WriteRunDescription(storage_.get(), description).ok());
     identity_ = IdentityOf(description);
     Start(1);
