@@ -65,6 +65,8 @@ void AdminService::FillStatus(v1::StatusReply* reply) const {
   reply->set_rule(context_.job.update().rule());
   reply->set_shard(context_.shard.index());
   reply->set_shards(context_.job.servers().shards());
+  reply->set_protocol(context_.shard.speaks().newest);
+  reply->set_oldest_protocol(context_.shard.speaks().oldest);
   reply->set_server_incarnation(context_.incarnation);
   reply->set_uptime_seconds(SecondsBetween(context_.started, MonotonicNanoseconds()));
   {

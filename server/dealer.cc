@@ -10,6 +10,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4c445346;  // "FSDL"
 constexpr uint16_t kFormat = 4;  // 2: clocks and admission; 3: members of rounds; 4: phases
+// Those before 4 were never released.
+constexpr FormatRange kFormats = {.oldest = 4, .newest = kFormat};
 
 }  // namespace
 
@@ -340,8 +342,9 @@ absl::Status Dealer::Load(std::string_view bytes) {
   }
   ByteReader reader(*body);
   if (reader.Get<uint32_t>() != kMagic) return absl::DataLossError("dealer state: wrong magic");
-  if (const auto format = reader.Get<uint16_t>(); format != kFormat) {
-    return absl::DataLossError(absl::StrCat("dealer state: format ", format, ", this program reads ", kFormat));
+  if (absl::Status known = CheckFormat("the dealer's saved state", reader.Get<uint16_t>(), kFormats);
+      !known.ok()) {
+    return known;
   }
   if (reader.Get<uint64_t>() != options_.batches_per_epoch || reader.Get<uint32_t>() != options_.epochs ||
       reader.Get<uint32_t>() != options_.synchronous_workers ||

@@ -48,8 +48,8 @@ v1::ReplyHeader::Result ToProto(Result result) {
 }
 
 bool SameContract(const v1::Contract& a, const v1::Contract& b) {
-  return a.protocol() == b.protocol() && a.oldest_protocol() == b.oldest_protocol() && a.job() == b.job() && a.schema() == b.schema() &&
-         a.plan() == b.plan();
+  return a.protocol() == b.protocol() && a.oldest_protocol() == b.oldest_protocol() && a.job() == b.job() &&
+         a.schema() == b.schema() && a.plan() == b.plan();
 }
 
 }  // namespace
@@ -237,7 +237,6 @@ grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext
                      " (servers.inflight_bytes): try again after a pause")));
   }
   call->reserved_bytes = call->message_bytes;
-  refused_in_a_row_.store(0, std::memory_order_relaxed);
   absl::StatusOr<Request> parsed = Request::Parse(*request);
   if (!parsed.ok()) {
     context_.figures.NoteRejected();
@@ -366,6 +365,15 @@ void ParameterService::Serve(std::unique_ptr<Call> call) {
   Finish(std::move(call), status);
 }
 
+// Readers, whom nobody has registered, leave a quarter of the room to workers: else a few that never
+// read their replies could bring training to a stand. One at a time is always served.
+uint64_t ParameterService::KeptFree(const Call& call) const {
+  if (call.header().incarnation() != 0) return 0;
+  const uint64_t budget = context_.buffers.budget_bytes();
+  const uint64_t own = call.reserved_bytes + call.cell->reply_bytes;
+  return std::min(budget / 4, budget - std::min(own, budget));
+}
+
 absl::Status ParameterService::Answer(Call& call) {
   const v1::ExchangeHeader& header = call.header();
   Shard::Cell& cell = *call.cell;
@@ -378,7 +386,7 @@ absl::Status ParameterService::Answer(Call& call) {
   std::optional<ReplyBuffers::Buffer> buffer;
   Reply parameters;
   if (call.wants_parameters) {
-    buffer = context_.buffers.Take(cell.reply_bytes);
+    buffer = context_.buffers.Take(cell.reply_bytes, KeptFree(call));
     if (!buffer.has_value()) {
       return absl::ResourceExhaustedError(
           "no room for a reply within servers.inflight_bytes: try again after a pause");
@@ -487,6 +495,8 @@ void ParameterService::Finish(std::unique_ptr<Call> call, const absl::Status& st
     // One behind the other: who is refused later comes later.
     const uint32_t before = refused_in_a_row_.fetch_add(1, std::memory_order_relaxed);
     AddRetryAfter(*call->context, std::min(kLongestRetryAfter, kRetryAfterStep * (std::min(before, 1000u) + 1)));
+  } else if (status.ok() && refused_in_a_row_.load(std::memory_order_relaxed) != 0) {
+    refused_in_a_row_.store(0, std::memory_order_relaxed);
   }
   grpc::ServerUnaryReactor* reactor = call->reactor;
   call.reset();

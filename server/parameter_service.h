@@ -65,6 +65,7 @@ class ParameterService final : public ParameterServiceBase {
   bool WaitsForDisk() const;
   void Serve(std::unique_ptr<Call> call);
   absl::Status Answer(Call& call);
+  uint64_t KeptFree(const Call& call) const;
   void WriteReply(Call& call, const Shard::Performed& performed, const Reply& parameters,
                   const ReplyBuffers::Buffer* buffer);
   void Finish(std::unique_ptr<Call> call, const absl::Status& status);
@@ -74,7 +75,7 @@ class ParameterService final : public ParameterServiceBase {
 
   ServerContext& context_;
   Lead* const lead_;
-  // Messages for which there was no room, since the last for which there was.
+  // Calls for which there was no room, since the last that was served.
   std::atomic<uint32_t> refused_in_a_row_{0};
 };
 

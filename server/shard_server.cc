@@ -48,7 +48,7 @@ class GrpcShardServer final : public ShardServer {
       : durability_(std::move(durability)),
         context_(options.job, options.shard, durability_ == nullptr ? options.events : durability_.get(),
                  ApplyThreadsFor(options, durability_.get()),
-                 durability_ == nullptr ? 1 : durability_->least_incarnation()),
+                 durability_ == nullptr ? 1 : durability_->least_incarnation(), options.speaks),
         lead_(options.shard == 0 ? std::make_unique<Lead>(context_) : nullptr),
         parameters_(context_, lead_.get()),
         leading_(context_, lead_.get()),

@@ -289,16 +289,9 @@ class ServersClient : public ParameterClient {
           absl::StrCat(patience->server(), " serves shard ", reply.shard(), ", not ", shard,
                        ": give the servers' addresses in the order of their shards"));
     }
-    const v1::Contract& ours = options_.hello.contract();
-    v1::Contract theirs;
-    theirs.set_protocol(reply.protocol());
-    // A server that says nothing of it speaks what it was asked for.
-    if (reply.protocol() == 0) {
-      reply.set_protocol(ours.protocol());
-    } else if (CommonProtocol(ours, theirs) == 0) {
-      return absl::InternalError(absl::StrCat(patience->server(), " wants to speak protocol ", reply.protocol(),
-                                              ", which this worker does not"));
-    }
+    const auto agreed = AgreedProtocol(options_.hello.contract(), reply.protocol(), patience->server());
+    if (!agreed.ok()) return agreed.status();
+    reply.set_protocol(*agreed);
     for (const uint32_t id : reply.missing_segments()) {
       if (id >= options_.plan.segments().size() || options_.plan.segments()[id].shard != shard) {
         return absl::InternalError(

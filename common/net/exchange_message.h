@@ -17,10 +17,6 @@
 
 namespace foreshard {
 
-// The newest protocol that this release speaks, and the oldest: the last one stays for rolling
-// upgrades, where there was one that was released.
-inline constexpr uint32_t kProtocolVersion = 3;
-inline constexpr uint32_t kOldestProtocol = 3;
 
 // ExchangeRequest or ExchangeReply: field 1 the header, field 15 the payload (left
 // out when there are no bytes). Slices are shared, not copied.

@@ -2,59 +2,18 @@
 // writers write the same bytes. A change of format cannot go unseen: it fails here until its
 // version is raised, the reader takes both, and new files are written beside the old ones
 // (tests/golden/README.md).
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/common/storage/faulty_storage.h"
+#include "server/run_description.h"
+#include "tests/golden/conversation.h"
 #include "tests/golden/messages.h"
 #include "tests/golden/samples.h"
+#include "tests/golden/stored.h"
 #include "tests/server/durable_run.h"
 
 namespace foreshard::golden {
 namespace {
-
-using ::testing::SizeIs;
-
-const Files& Stored() {
-  static const Files& stored = []() -> const Files& {
-    auto& files = *new Files;
-    const std::filesystem::path root = std::filesystem::path(FORESHARD_SOURCE_DIR) / "tests/golden/files";
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
-      if (!entry.is_regular_file()) continue;
-      std::ostringstream content;
-      content << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-      files[std::filesystem::relative(entry.path(), root).string()] = content.str();
-    }
-    return files;
-  }();
-  return stored;
-}
-
-// The stored files of one kind, by what is behind it.
-Files Under(const std::string& folder) {
-  Files files;
-  for (const auto& [path, bytes] : Stored()) {
-    if (absl::StartsWith(path, folder + "/")) files[path.substr(folder.size() + 1)] = bytes;
-  }
-  EXPECT_FALSE(files.empty()) << folder;
-  return files;
-}
-
-std::unique_ptr<FaultyStorage> StoredServerFolder() {
-  auto storage = std::make_unique<FaultyStorage>();
-  for (const auto& [name, bytes] : Under("journal")) storage->Put(name, bytes);
-  for (const auto& [path, bytes] : Under("checkpoint")) {
-    const std::string folder = path.substr(0, path.find('/'));
-    storage->MakeFolder(folder).IgnoreError();
-    storage->Put(path, bytes);
-  }
-  return storage;
-}
 
 TEST(Golden, TodaysWritersWriteTheSameBytes) {
   const Files now = Samples();
@@ -145,14 +104,24 @@ TEST(Golden, RecordsLeadToTheSameState) {
 TEST(Golden, AServersFolderIsRecovered) {
   const auto storage = StoredServerFolder();
   const UndisturbedRun run("dana_zero", false, kEvents);
-  const Recovered found = Recover(*storage, run);
+  const Found found = Recover(*storage, run);
   ASSERT_TRUE(found.status.ok()) << found.status;
   EXPECT_EQ(found.through, kEvents);
   EXPECT_FALSE(found.checkpoint.empty());
   EXPECT_GT(found.replayed, 0u);
-  for (const uint32_t id : found.machines->ids()) {
+  for (const uint32_t id : found.machines->machines()) {
     EXPECT_TRUE(found.machines->Save(id) == run.StateAt(id, kEvents)) << id;
   }
+}
+
+TEST(Golden, TheDescriptionOfARunIsRead) {
+  FaultyStorage storage;
+  storage.Put(kRunFile, Stored().at(kRunFile));
+  const auto found = ReadRunDescription(storage);
+  ASSERT_TRUE(found.ok() && found->has_value()) << found.status();
+  EXPECT_TRUE(CheckRun(**found, ConversationJob(), 0, "here").ok());
+  EXPECT_EQ((*found)->train_examples(), kConversationExamples);
+  EXPECT_EQ(FromProto((*found)->model()).value().fingerprint(), ConversationSchema().fingerprint());
 }
 
 }  // namespace

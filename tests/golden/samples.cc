@@ -3,8 +3,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
 #include "server/arrivals.h"
+#include "server/run_description.h"
 #include "tests/common/storage/faulty_storage.h"
+#include "tests/golden/conversation.h"
 #include "tests/golden/messages.h"
 #include "tests/server/durable_run.h"
 
@@ -132,10 +135,26 @@ Files Messages() {
   return files;
 }
 
+Files RunDescriptionFile() {
+  const v1::JobSpec job = ConversationJob();
+  const Schema schema = ConversationSchema();
+  const ShardPlan plan = ShardPlan::Create(schema, MakePlanOptions(job)).value();
+  v1::RunDescription description = DescribeRun(job, schema, plan, kConversationExamples, 0);
+  description.set_state_id(1700000000000000);
+  description.set_incarnation(1700000000000001);
+  return {{kRunFile, PrintText(description)}};
+}
+
+Files ConversationFiles() {
+  Files files;
+  for (Said& said : Conversation()) files["conversation/" + said.name] = std::move(said.request);
+  return files;
+}
+
 Files Samples() {
   Files all;
   for (Files files : {Messages(), EventRecords(), SegmentRecords(), SegmentStates(), DealerStates(),
-                      JournalFiles(), CheckpointFiles()}) {
+                      JournalFiles(), CheckpointFiles(), RunDescriptionFile(), ConversationFiles()}) {
     all.merge(files);
   }
   return all;

@@ -39,6 +39,8 @@ Files DealerStates();    // "dealers/..."
 Files JournalFiles();
 Files CheckpointFiles();
 Files Messages();        // "messages/exchange_request"
+Files RunDescriptionFile();  // "run.textproto"
+Files ConversationFiles();  // "conversation/00-Hello"
 // One record of every kind of event: "records/push".
 Files EventRecords();
 
