@@ -44,7 +44,12 @@ std::string NameOf(EventKind kind) { return std::string(ToString(kind)); }
 const std::vector<Kind>& Kinds() {
   static const auto& kinds = *new std::vector<Kind>{
       {"asgd", false},    {"dana_zero", false},   {"dana_slim", false}, {"dana_dc", false},
-      {"adam", false},    {"yellow_fin", false}, {"ssgd", true},       {"adam", true}};
+      {"adam", false},    {"yellow_fin", false}, {"ssgd", true},       {"adam", true},
+      // Appended: the first byte of a fuzzer's input is the place in this list.
+      {"nag_asgd", false}, {"multi_asgd", false}, {"lwp", false},      {"staleness_aware", false},
+      {"dc_asgd", false}, {"gap_aware", false},  {"dana_ga", false},   {"smega2", false},
+      {"ormo_da", false}, {"dana_rate_aware", false}, {"easgd", false}, {"eamsgd", true},
+      {"apmsqueeze", true}};
   return kinds;
 }
 
