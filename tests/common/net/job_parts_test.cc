@@ -104,7 +104,23 @@ TEST(Protocols, OthersAreRefusedByName) {
   EXPECT_TRUE(CheckContract(Speaks(3, 4), Speaks(4, 5)).ok());
   const absl::Status refused = CheckContract(Speaks(3, 4), Speaks(0, 5));
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("this server speaks 3 to 4, the caller 5"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("this server speaks 3 to 4, the caller 5; upgrade this server"), std::string::npos)
+      << refused;
+  const absl::Status older = CheckContract(Speaks(3, 4), Speaks(1, 2));
+  EXPECT_NE(older.message().find("the caller 1 to 2; upgrade the caller"), std::string::npos) << older;
+}
+
+TEST(Protocols, AWorkerTakesWhatItSpeaksFromAServer) {
+  EXPECT_EQ(AgreedProtocol(Speaks(3, 4), 3, "server 1").value(), 3u);
+  EXPECT_EQ(AgreedProtocol(Speaks(3, 4), 4, "server 1").value(), 4u);
+  EXPECT_EQ(AgreedProtocol(Speaks(3, 4), 0, "server 1").value(), 4u) << "a server that says none";
+  const absl::Status newer = AgreedProtocol(Speaks(3, 4), 5, "server 1").status();
+  EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(newer.message().find("this worker speaks 3 to 4, and server 1 wants to speak 5; upgrade this worker"),
+            std::string::npos)
+      << newer;
+  EXPECT_NE(AgreedProtocol(Speaks(3, 4), 2, "server 1").status().message().find("upgrade the server"),
+            std::string::npos);
 }
 
 }  // namespace
