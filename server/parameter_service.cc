@@ -9,6 +9,7 @@
 #include "glog/logging.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
+#include "server/typed_call.h"
 
 namespace foreshard {
 namespace {
@@ -102,18 +103,19 @@ class ParameterService::FetchReactor final : public grpc::ServerUnaryReactor, pu
 };
 
 grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* context,
-                                                  const v1::HelloRequest* request,
-                                                  v1::HelloReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  // The first one makes all segments.
-  context_.threads.Run([this, request, reply, reactor] {
-    const absl::Status status = SayHello(*request, reply);
-    if (!status.ok()) {
-      LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << request->worker_name() << "': " << status;
-    }
-    reactor->Finish(ToGrpc(status));
-  });
-  return reactor;
+                                                  const grpc::ByteBuffer* message,
+                                                  grpc::ByteBuffer* out) {
+  return ServeTyped<v1::HelloRequest, v1::HelloReply>(
+      context_.buffers, context, message, out, Turn::kLater, [this](const auto& call) {
+        // The first one makes all segments.
+        context_.threads.Run([this, call] {
+          const absl::Status status = SayHello(call->request, &call->reply);
+          if (!status.ok()) {
+            LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << call->request.worker_name() << "': " << status;
+          }
+          call->Finish(status);
+        });
+      });
 }
 
 absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::HelloReply* reply) {
@@ -147,60 +149,62 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
 }
 
 grpc::ServerUnaryReactor* ParameterService::Heartbeat(grpc::CallbackServerContext* context,
-                                                      const v1::HeartbeatRequest* request,
-                                                      v1::HeartbeatReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reply->set_server_incarnation(context_.incarnation);
-  const int64_t now = MonotonicNanoseconds();
-  if (!request->leaving()) {
-    reactor->Finish(
-        ToGrpc(context_.members.Touch(request->worker(), request->incarnation(), now)));
-    return reactor;
-  }
-  const absl::StatusOr<bool> left =
-      context_.members.Leave(request->worker(), request->incarnation(), now);
-  if (!left.ok() || !*left) {
-    reactor->Finish(ToGrpc(left.status()));
-    return reactor;
-  }
-  context_.threads.Run([this, request, reactor] {
-    // Should the worker end before it tells the lead, nothing it held is lost.
-    if (lead_ != nullptr) lead_->NoteLost(request->worker(), request->incarnation());
-    context_.Release(EventKind::kLeave, request->worker(), request->incarnation());
-    reactor->Finish(grpc::Status::OK);
-  });
-  return reactor;
+                                                      const grpc::ByteBuffer* message,
+                                                      grpc::ByteBuffer* out) {
+  return ServeTyped<v1::HeartbeatRequest, v1::HeartbeatReply>(
+      context_.buffers, context, message, out, Turn::kAtOnce, [this](const auto& call) {
+        const uint32_t worker = call->request.worker();
+        const uint64_t incarnation = call->request.incarnation();
+        call->reply.set_server_incarnation(context_.incarnation);
+        const int64_t now = MonotonicNanoseconds();
+        if (!call->request.leaving()) return call->Finish(context_.members.Touch(worker, incarnation, now));
+        const absl::StatusOr<bool> left = context_.members.Leave(worker, incarnation, now);
+        if (!left.ok() || !*left) return call->Finish(left.status());
+        // Once for each member, so that nobody can make many wait.
+        context_.threads.Run([this, call, worker, incarnation] {
+          // Should the worker end before it tells the lead, nothing it held is lost.
+          if (lead_ != nullptr) lead_->NoteLost(worker, incarnation);
+          context_.Release(EventKind::kLeave, worker, incarnation);
+          call->Finish(absl::OkStatus());
+        });
+      });
 }
 
 grpc::ServerUnaryReactor* ParameterService::ChangeView(grpc::CallbackServerContext* context,
-                                                       const v1::View* view, v1::ViewReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  context_.threads.Run([this, view, reactor] {
-    const Shard::Agreement* agreed = context_.shard.agreement();
-    absl::Status status = agreed == nullptr
-                              ? absl::FailedPreconditionError("this server knows no model yet: say Hello first")
-                              : CheckContract(agreed->contract, view->contract());
-    if (status.ok()) status = context_.members.Touch(view->worker(), view->incarnation(), MonotonicNanoseconds());
-    if (status.ok() && !HasViews(context_.job)) {
-      status = absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
-    }
-    if (status.ok()) {
-      Shard::View change = {.number = view->number(),
-                            .phase = view->compressed() ? Phase::kFrozen : Phase::kFull,
-                            .phase_round = view->phase_round()};
-      for (const v1::ViewMember& member : view->members()) {
-        AppendMember({.worker = member.worker(),
-                      .incarnation = member.incarnation(),
-                      .first_round = member.first_round()},
-                     &change.members);
-      }
-      std::vector<RoundWaiter*> released;
-      status = context_.shard.ChangeView(change, &released);
-      for (RoundWaiter* waiter : released) Resume(waiter);
-    }
-    reactor->Finish(ToGrpc(status));
-  });
-  return reactor;
+                                                       const grpc::ByteBuffer* message,
+                                                       grpc::ByteBuffer* out) {
+  return ServeTyped<v1::View, v1::ViewReply>(
+      context_.buffers, context, message, out, Turn::kLater, [this](const auto& call) {
+        context_.threads.Run([this, call] { call->Finish(BringView(call->request)); });
+      });
+}
+
+absl::Status ParameterService::BringView(const v1::View& view) {
+  const Shard::Agreement* agreed = context_.shard.agreement();
+  if (agreed == nullptr) {
+    return absl::FailedPreconditionError("this server knows no model yet: say Hello first");
+  }
+  if (absl::Status status = CheckContract(agreed->contract, view.contract()); !status.ok()) return status;
+  if (absl::Status status = context_.members.Touch(view.worker(), view.incarnation(), MonotonicNanoseconds());
+      !status.ok()) {
+    return status;
+  }
+  if (!HasViews(context_.job)) {
+    return absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
+  }
+  Shard::View change = {.number = view.number(),
+                        .phase = view.compressed() ? Phase::kFrozen : Phase::kFull,
+                        .phase_round = view.phase_round()};
+  for (const v1::ViewMember& member : view.members()) {
+    AppendMember({.worker = member.worker(),
+                  .incarnation = member.incarnation(),
+                  .first_round = member.first_round()},
+                 &change.members);
+  }
+  std::vector<RoundWaiter*> released;
+  const absl::Status status = context_.shard.ChangeView(change, &released);
+  for (RoundWaiter* waiter : released) Resume(waiter);
+  return status;
 }
 
 void ParameterService::CloseWithoutStragglers(int64_t now) {

@@ -22,10 +22,10 @@
 namespace foreshard {
 
 using ParameterServiceBase =
-    v1::ParameterServer::WithCallbackMethod_Hello<
+    v1::ParameterServer::WithRawCallbackMethod_Hello<
         v1::ParameterServer::WithRawCallbackMethod_Exchange<
-            v1::ParameterServer::WithCallbackMethod_Heartbeat<
-                v1::ParameterServer::WithCallbackMethod_ChangeView<v1::ParameterServer::Service>>>>;
+            v1::ParameterServer::WithRawCallbackMethod_Heartbeat<
+                v1::ParameterServer::WithRawCallbackMethod_ChangeView<v1::ParameterServer::Service>>>>;
 
 class ParameterService final : public ParameterServiceBase {
  public:
@@ -35,17 +35,16 @@ class ParameterService final : public ParameterServiceBase {
   }
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
-                                  const v1::HelloRequest* request,
-                                  v1::HelloReply* reply) override;
+                                  const grpc::ByteBuffer* message, grpc::ByteBuffer* out) override;
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* reply) override;
   grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
-                                      const v1::HeartbeatRequest* request,
-                                      v1::HeartbeatReply* reply) override;
-
-  grpc::ServerUnaryReactor* ChangeView(grpc::CallbackServerContext* context, const v1::View* view,
-                                       v1::ViewReply* reply) override;
+                                      const grpc::ByteBuffer* message,
+                                      grpc::ByteBuffer* out) override;
+  grpc::ServerUnaryReactor* ChangeView(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* message,
+                                       grpc::ByteBuffer* out) override;
 
   // training.straggler_seconds.
   void CloseWithoutStragglers(int64_t now);
@@ -59,6 +58,7 @@ class ParameterService final : public ParameterServiceBase {
   class FetchReactor;
 
   absl::Status SayHello(const v1::HelloRequest& request, v1::HelloReply* reply);
+  absl::Status BringView(const v1::View& view);
   absl::Status Identify(Call& call) const;
   absl::Status MakeEvent(Call& call) const;
   // Whether a call may wait for the disk, which gRPC's own threads must not.

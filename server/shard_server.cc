@@ -34,6 +34,7 @@ constexpr std::chrono::seconds kShutdownDeadline{10};
 constexpr uint64_t kHeaderRoomBytes = 2 << 20;
 // Beside servers.inflight_bytes, which counts whole messages.
 constexpr uint64_t kPartialMessageBytes = 32 << 20;
+constexpr int kMostReflectionThreads = 16;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
 // At least so many callers can wait for the disk at once, to share a sync.
 constexpr uint32_t kSyncingThreads = 16;
@@ -86,6 +87,8 @@ class GrpcShardServer final : public ShardServer {
     // in the end gives up calls.
     grpc::ResourceQuota quota("foreshard-server");
     quota.Resize(context_.job.servers().inflight_bytes() + kPartialMessageBytes);
+    // Of gRPC's own services, reflection takes a thread for every call.
+    quota.SetMaxThreads(kMostReflectionThreads);
     builder.SetResourceQuota(quota);
     auto listener = Listener::Bind(options.listen);
     if (!listener.ok()) return CannotListen(options.listen, listener.status());

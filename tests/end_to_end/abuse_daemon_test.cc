@@ -28,13 +28,14 @@ namespace {
 
 using Connections = std::vector<std::unique_ptr<RawConnection>>;
 
-// Of /proc/PID/status: "VmRSS", the memory it has, or "VmHWM", the most that it ever had.
-uint64_t ProcessBytes(int64_t pid, const std::string& what) {
+// Of /proc/PID/status: "VmRSS", the bytes of memory it has, "VmHWM", the most that it ever had, or "Threads".
+uint64_t ProcessFigure(int64_t pid, const std::string& what) {
   const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
   for (const absl::string_view line : absl::StrSplit(status, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
-    uint64_t kibibytes = 0;
-    if (words.size() == 3 && words[0] == what && absl::SimpleAtoi(words[1], &kibibytes)) return kibibytes << 10;
+    uint64_t number = 0;
+    if (words.size() < 2 || words[0] != what || !absl::SimpleAtoi(words[1], &number)) continue;
+    return words.size() == 3 && words[2] == "kB" ? number << 10 : number;
   }
   ADD_FAILURE() << "no " << what << " of process " << pid;
   return 0;
@@ -53,7 +54,7 @@ class AbuseDaemonTest : public EndToEndTest {
     ASSERT_TRUE(fleet_->StartWorker(0).ok());
     ExpectTheWorkerGoesOn("nothing");
     pid_ = fleet_->Find("server-0")->process->pid();
-    before_ = ProcessBytes(pid_, "VmRSS");
+    before_ = ProcessFigure(pid_, "VmRSS");
   }
 
   std::string address() const { return fleet_->addresses()[0]; }
@@ -111,7 +112,7 @@ class AbuseDaemonTest : public EndToEndTest {
   }
 
   void ExpectMemoryIsBounded(const char* under) {
-    const uint64_t now = ProcessBytes(pid_, "VmRSS");
+    const uint64_t now = ProcessFigure(pid_, "VmRSS");
     std::cout << "[ figures  ] under " << under << ": memory " << (now >> 20) << " MiB, before " << (before_ >> 20)
               << " MiB" << std::endl;
     EXPECT_LT(now, before_ + kBudget + kBesideBytes) << under;
@@ -128,6 +129,7 @@ TEST_F(AbuseDaemonTest, AWorkerGoesOnMemoryIsBoundedAndTheEndIsClean) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(seed);
   const std::string begun = kPreface + Frame(0, 4, 0, 0, "");
+  const uint64_t threads = ProcessFigure(pid_, "Threads");
   const auto under = [&](const char* what, const Connections& connections) {
     EXPECT_FALSE(connections.empty());
     ExpectTheWorkerGoesOn(what);
@@ -161,12 +163,22 @@ TEST_F(AbuseDaemonTest, AWorkerGoesOnMemoryIsBoundedAndTheEndIsClean) {
   under("a thousand connections at once", Connect(1000, [&](int k) {
     return k % 3 == 0 ? std::string() : k % 3 == 1 ? std::string(kPreface) : begun + RequestHeaders(kExchange);
   }));
+  // gRPC's own services, of which one takes a thread a call.
+  for (const char* method : {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/grpc.health.v1.Health/Watch"}) {
+    const Connections held = Connect(20, [&](int) {
+      std::string bytes = begun;
+      for (uint32_t stream = 1; stream < 100; stream += 2) bytes += OnStream(stream, RequestHeaders(method));
+      return bytes;
+    });
+    under(method, held);
+    EXPECT_LT(ProcessFigure(pid_, "Threads"), threads + 50) << method;
+  }
   {
     const Connections held = SlowReaders(4);
     under("readers that never read their replies", held);
   }
-  std::cout << "[ figures  ] most memory ever: " << (ProcessBytes(pid_, "VmHWM") >> 20) << " MiB" << std::endl;
-  EXPECT_LT(ProcessBytes(pid_, "VmHWM"), before_ + kBudget + kBesideBytes);
+  std::cout << "[ figures  ] most memory ever: " << (ProcessFigure(pid_, "VmHWM") >> 20) << " MiB" << std::endl;
+  EXPECT_LT(ProcessFigure(pid_, "VmHWM"), before_ + kBudget + kBesideBytes);
 
   // And the end, with all kinds of them in the way.
   const Connections slow = SlowReaders(2);

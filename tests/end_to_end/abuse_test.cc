@@ -4,6 +4,7 @@
 // gives the right result.
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -245,6 +246,47 @@ TEST_F(AbuseTest, EveryFieldOfAValidHeaderAtItsExtremes) {
     }
   }
   ExpectTheServerWorks("hostile fields of a member");
+}
+
+// A few bytes on the wire that are 40 times as many in memory, and calls that wait for a thread while
+// they are: many at once take no more than the budget, and longer ones are not looked at.
+TEST_F(AbuseTest, MessagesThatAreMuchLargerInMemory) {
+  const auto nested = [](char tag, size_t count) {
+    std::string messages;
+    for (size_t k = 0; k < count; ++k) messages += std::string{tag, 0};
+    return messages;
+  };
+  v1::HelloRequest hello;
+  ASSERT_TRUE(hello.mutable_model()->ParseFromString(nested('\x0a', 400'000)));
+  const std::string model = hello.SerializeAsString();
+  const std::string evaluations = nested('\x22', 400'000), members = nested('\x1a', 400'000);
+  const uint64_t before = ResidentBytes();
+  uint64_t most = before;
+  for (const auto& [method, message] :
+       {std::pair{"/foreshard.v1.ParameterServer/Hello", model}, std::pair{"/foreshard.v1.Lead/Report", evaluations},
+        std::pair{"/foreshard.v1.ParameterServer/ChangeView", members}}) {
+    std::vector<std::thread> callers;
+    std::atomic<int> invalid{0}, exhausted{0}, others{0};
+    for (int k = 0; k < 24; ++k) {
+      callers.emplace_back([&, method = method, message = message] {
+        const grpc::Slice slice(message);
+        const Code code = SendRaw(MakeChannel(address()), grpc::ByteBuffer(&slice, 1), 60, method).status().code();
+        ++(code == Code::kInvalidArgument ? invalid : code == Code::kResourceExhausted ? exhausted : others);
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    most = std::max(most, ResidentBytes());
+    EXPECT_EQ(invalid, 0) << method << ": 800 KB are taken where there is room";
+    EXPECT_EQ(exhausted + others, 24) << method;
+    std::string longer = message;
+    longer += longer;
+    const grpc::Slice slice(longer);
+    EXPECT_EQ(SendRaw(MakeChannel(address()), grpc::ByteBuffer(&slice, 1), 60, method).status().code(),
+              Code::kInvalidArgument);
+  }
+  std::cout << "[ figures  ] memory rose by " << (most - before) / (1 << 20) << " MiB" << std::endl;
+  EXPECT_LT(most, before + 2 * kBudget);
+  ExpectTheServerWorks("messages that swell");
 }
 
 // As many large messages at once as several budgets: memory stays within bounds, and it is over

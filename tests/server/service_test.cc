@@ -447,6 +447,23 @@ TEST(Exchange, WithoutRoomCallersAreToldWhenToComeAgain) {
   EXPECT_LE(last, kLongestRetryAfter);
 }
 
+TEST(Hello, IsBoundedByItsLengthAndTheByteBudget) {
+  TestServers servers(TestJob({"servers.inflight_bytes=1100000"}));
+  const auto say = [&](size_t bytes) {
+    v1::HelloRequest request = servers.Hello(0, 5);
+    request.set_job_text(std::string(bytes, 'x'));
+    return servers.Say(0, request);
+  };
+  EXPECT_TRUE(say(1000).ok());
+  const absl::Status refused = say(50'000);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(Message(refused), HasSubstr("40 times as many must fit into servers.inflight_bytes (1100000)"));
+  const grpc::Slice slice("\xff");
+  const auto nonsense = SendRaw(servers.channels[0], grpc::ByteBuffer(&slice, 1), 30, "/foreshard.v1.Lead/Register");
+  EXPECT_EQ(nonsense.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(Message(nonsense.status()), HasSubstr("bytes that are no RegisterRequest"));
+}
+
 TEST(Hello, AgreesOnTheNewestProtocolThatBothSpeak) {
   TestServers servers(TestJob());
   v1::HelloRequest request = servers.Hello(0, 5);
