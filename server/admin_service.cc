@@ -6,53 +6,53 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
-#include "common/net/exchange_message.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
+#include "server/typed_call.h"
 
 namespace foreshard {
 
 grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
-                                                  const v1::StatusRequest* request,
-                                                  v1::StatusReply* reply) {
-  FillStatus(reply);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+                                                  const grpc::ByteBuffer* message, grpc::ByteBuffer* out) {
+  return ServeTyped<v1::StatusRequest, v1::StatusReply>(
+      context_.buffers, context, message, out, Turn::kAtOnce, [this](const auto& call) {
+        FillStatus(&call->reply);
+        call->Finish(absl::OkStatus());
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* context,
-                                             const v1::StopRequest* request,
-                                             v1::StopReply* reply) {
-  const std::string reason = request->reason().empty() ? "asked to stop" : request->reason();
-  LOG(INFO) << "stop" << (request->exit_process() ? " and exit" : "") << ": " << reason;
-  if (lead_ != nullptr) lead_->Stop(reason);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  if (request->exit_process() && exit_) exit_();
-  return reactor;
+                                             const grpc::ByteBuffer* message, grpc::ByteBuffer* out) {
+  return ServeTyped<v1::StopRequest, v1::StopReply>(
+      context_.buffers, context, message, out, Turn::kAtOnce, [this](const auto& call) {
+        const v1::StopRequest& request = call->request;
+        const std::string reason = request.reason().empty() ? "asked to stop" : request.reason();
+        LOG(INFO) << "stop" << (request.exit_process() ? " and exit" : "") << ": " << reason;
+        if (lead_ != nullptr) lead_->Stop(reason);
+        call->Finish(absl::OkStatus());
+        if (request.exit_process() && exit_) exit_();
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::Checkpoint(grpc::CallbackServerContext* context,
-                                                   const v1::CheckpointRequest* request,
-                                                   v1::CheckpointReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (context_.durability == nullptr) {
-    reactor->Finish(ToGrpc(absl::FailedPreconditionError(
-        "this server keeps nothing: start it with --state-directory")));
-    return reactor;
-  }
-  context_.durability->RequestCheckpoint([reply, reactor](const absl::StatusOr<Durability::Written>& written) {
-    if (written.ok()) {
-      reply->set_path(written->path);
-      reply->set_step(written->step);
-      reply->set_epoch(written->epoch);
-      reply->set_bytes(written->bytes);
-      reply->set_seconds(written->seconds);
-    }
-    reactor->Finish(ToGrpc(written.status()));
-  });
-  return reactor;
+                                                   const grpc::ByteBuffer* message, grpc::ByteBuffer* out) {
+  return ServeTyped<v1::CheckpointRequest, v1::CheckpointReply>(
+      context_.buffers, context, message, out, Turn::kLater, [this](const auto& call) {
+        if (context_.durability == nullptr) {
+          return call->Finish(absl::FailedPreconditionError(
+              "this server keeps nothing: start it with --state-directory"));
+        }
+        context_.durability->RequestCheckpoint([call](const absl::StatusOr<Durability::Written>& written) {
+          if (written.ok()) {
+            call->reply.set_path(written->path);
+            call->reply.set_step(written->step);
+            call->reply.set_epoch(written->epoch);
+            call->reply.set_bytes(written->bytes);
+            call->reply.set_seconds(written->seconds);
+          }
+          call->Finish(written.status());
+        });
+      });
 }
 
 void AdminService::set_metrics_address(const std::string& address) {
@@ -65,6 +65,8 @@ void AdminService::FillStatus(v1::StatusReply* reply) const {
   reply->set_rule(context_.job.update().rule());
   reply->set_shard(context_.shard.index());
   reply->set_shards(context_.job.servers().shards());
+  reply->set_protocol(context_.shard.speaks().newest);
+  reply->set_oldest_protocol(context_.shard.speaks().oldest);
   reply->set_server_incarnation(context_.incarnation);
   reply->set_uptime_seconds(SecondsBetween(context_.started, MonotonicNanoseconds()));
   {

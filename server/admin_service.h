@@ -12,7 +12,12 @@
 
 namespace foreshard {
 
-class AdminService final : public v1::Admin::CallbackService {
+using AdminServiceBase =
+    v1::Admin::WithRawCallbackMethod_GetStatus<
+        v1::Admin::WithRawCallbackMethod_Stop<
+            v1::Admin::WithRawCallbackMethod_Checkpoint<v1::Admin::Service>>>;
+
+class AdminService final : public AdminServiceBase {
  public:
   // `lead` is null on shards other than 0. `exit` asks the process to end; it must
   // not block.
@@ -22,14 +27,12 @@ class AdminService final : public v1::Admin::CallbackService {
   void set_metrics_address(const std::string& address);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const v1::StatusRequest* request,
-                                      v1::StatusReply* reply) override;
+                                      const grpc::ByteBuffer* message, grpc::ByteBuffer* out) override;
   grpc::ServerUnaryReactor* Stop(grpc::CallbackServerContext* context,
-                                 const v1::StopRequest* request, v1::StopReply* reply) override;
+                                 const grpc::ByteBuffer* message, grpc::ByteBuffer* out) override;
 
   grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context,
-                                       const v1::CheckpointRequest* request,
-                                       v1::CheckpointReply* reply) override;
+                                       const grpc::ByteBuffer* message, grpc::ByteBuffer* out) override;
 
   void FillStatus(v1::StatusReply* reply) const;
 

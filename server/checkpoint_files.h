@@ -129,7 +129,8 @@ class Checkpoint {
   // The newest that is whole, every file's length and checksum compared (which reads them);
   // `passed_over` (may be null) hears of those before it. NOT_FOUND: there is none, nor was one.
   // DATA_LOSS: none that can be used, and why each. FAILED_PRECONDITION: the newest is another
-  // job's, shard's, schema's or plan's, or has a newer format. The storage outlives this.
+  // job's, shard's, schema's or plan's, or has a format that this
+  // program does not read. The storage outlives this.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenNewest(
       const Storage& storage, const StateIdentity& identity,
       std::vector<PassedOver>* passed_over = nullptr);

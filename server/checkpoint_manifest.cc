@@ -164,10 +164,9 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text) {
   if (fields.Text("format") != kFormatName) {
     return absl::DataLossError("the manifest is not of a checkpoint");
   }
-  if (const uint64_t format = fields.Number("format_version"); format > kCheckpointFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("the checkpoint has format ", format,
-                                                      ", and this program reads up to ", kCheckpointFormat,
-                                                      "; use the version that wrote it, or a newer one"));
+  if (absl::Status known = CheckFormat("the checkpoint", fields.Number("format_version"), kCheckpointFormats);
+      !known.ok()) {
+    return known;
   }
   constexpr uint64_t k32Bits = std::numeric_limits<uint32_t>::max();
   CheckpointManifest manifest;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/format_range.h"
 #include "server/state_identity.h"
 
 namespace foreshard {
@@ -68,11 +69,13 @@ struct CheckpointManifest {
 };
 
 inline constexpr uint32_t kCheckpointFormat = 1;
+inline constexpr FormatRange kCheckpointFormats = {.oldest = 1, .newest = kCheckpointFormat};
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
 // INVALID_ARGUMENT: text that is no UTF-8.
 absl::StatusOr<std::string> EncodeManifest(const CheckpointManifest& manifest);
-// DATA_LOSS: cut, changed or not a manifest. FAILED_PRECONDITION: a newer format.
+// DATA_LOSS: cut, changed or not a manifest. FAILED_PRECONDITION: a format that this
+// program does not read.
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text);
 
 }  // namespace foreshard

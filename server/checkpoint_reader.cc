@@ -133,10 +133,9 @@ absl::Status Checkpoint::FindStates() {
     return damaged(0, "no file of states");
   }
   ByteReader format(std::string_view(*header).substr(magic.size()));
-  if (const auto version = format.Get<uint32_t>(); version > kCheckpointFormat) {
-    return absl::FailedPreconditionError(absl::StrCat(storage_.Describe(path), " has format ", version,
-                                                      ", and this program reads up to ", kCheckpointFormat,
-                                                      "; use the version that wrote it, or a newer one"));
+  if (absl::Status known = CheckFormat(storage_.Describe(path), format.Get<uint32_t>(), kCheckpointFormats);
+      !known.ok()) {
+    return known;
   }
   uint64_t at = internal::kStateHeaderBytes;
   std::set<uint32_t> seen;

@@ -10,6 +10,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4c445346;  // "FSDL"
 constexpr uint16_t kFormat = 4;  // 2: clocks and admission; 3: members of rounds; 4: phases
+// Those before 4 were never released.
+constexpr FormatRange kFormats = {.oldest = 4, .newest = kFormat};
 
 }  // namespace
 
@@ -340,8 +342,9 @@ absl::Status Dealer::Load(std::string_view bytes) {
   }
   ByteReader reader(*body);
   if (reader.Get<uint32_t>() != kMagic) return absl::DataLossError("dealer state: wrong magic");
-  if (const auto format = reader.Get<uint16_t>(); format != kFormat) {
-    return absl::DataLossError(absl::StrCat("dealer state: format ", format, ", this program reads ", kFormat));
+  if (absl::Status known = CheckFormat("the dealer's saved state", reader.Get<uint16_t>(), kFormats);
+      !known.ok()) {
+    return known;
   }
   if (reader.Get<uint64_t>() != options_.batches_per_epoch || reader.Get<uint32_t>() != options_.epochs ||
       reader.Get<uint32_t>() != options_.synchronous_workers ||
@@ -359,9 +362,15 @@ absl::Status Dealer::Load(std::string_view bytes) {
   loaded.redealt_ = reader.Get<uint64_t>();
   loaded.completed_epochs_ = reader.Get<uint32_t>();
   loaded.stopped_ = reader.Get<bool>();
+  // Tickets, steps and epochs that there are: they index what follows.
+  bool fits = loaded.next_ <= total_ && loaded.completed_epochs_ <= options_.epochs;
   const auto get_set = [&](std::set<uint64_t>& tickets) {
     const auto size = reader.Get<uint64_t>();
-    for (uint64_t k = 0; k < size && reader.ok(); ++k) tickets.insert(reader.Get<uint64_t>());
+    for (uint64_t k = 0; k < size && reader.ok(); ++k) {
+      const auto ticket = reader.Get<uint64_t>();
+      fits &= ticket / options_.batches_per_epoch < options_.epochs;
+      tickets.insert(ticket);
+    }
   };
   get_set(loaded.again_);
   const auto workers = reader.Get<uint64_t>();
@@ -378,10 +387,18 @@ absl::Status Dealer::Load(std::string_view bytes) {
     Steps& steps = loaded.steps_[rank];
     steps.next = reader.Get<uint64_t>();
     steps.dealt = reader.Get<uint64_t>();
+    fits &= rank < options_.synchronous_workers && steps.next <= steps.dealt && steps.dealt <= total_;
+  }
+  // Of a lost worker of rounds as many steps are taken back as it had tickets.
+  for (const auto& [worker, hand] : loaded.hands_) {
+    const auto steps = loaded.steps_.find(worker);
+    fits &= worker >= options_.synchronous_workers || hand.tickets.empty() ||
+            (steps != loaded.steps_.end() && hand.tickets.size() <= steps->second.next);
   }
   for (uint64_t& count : loaded.completed_) count = reader.Get<uint64_t>();
   const bool rounds_fit = !loaded.book_.has_value() || loaded.book_->Load(&reader);
   if (!rounds_fit || !reader.ok() || reader.left() != 0) return absl::DataLossError("dealer state: lengths contradict");
+  if (!fits) return absl::DataLossError("dealer state: has tickets, steps or epochs that the job does not have");
   *this = std::move(loaded);
   return absl::OkStatus();
 }

@@ -137,7 +137,8 @@ class Dealer {
   const RoundBook* rounds() const { return book_.has_value() ? &*book_ : nullptr; }
 
   std::string Save() const;
-  // DATA_LOSS or INVALID_ARGUMENT (other options).
+  // DATA_LOSS, INVALID_ARGUMENT (other options) or FAILED_PRECONDITION (a format that this program does
+  // not read).
   absl::Status Load(std::string_view bytes);
 
  private:

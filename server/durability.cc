@@ -165,8 +165,9 @@ absl::Status Durability::Restore() {
   v1::RunDescription& found = *found_;
   // It was checked that the job is the same; how servers and workers talk may have changed.
   v1::Contract contract = found.contract();
-  contract.set_protocol(kProtocolVersion);
   Shard& shard = context_->shard;
+  contract.set_protocol(shard.speaks().newest);
+  contract.set_oldest_protocol(shard.speaks().oldest);
   if (absl::Status agreed = shard.Agree(contract, job_.name(), found.model(), found.train_examples());
       !agreed.ok()) {
     return absl::Status(agreed.code(), absl::StrCat(storage_->Describe(kRunFile), ": ", agreed.message()));

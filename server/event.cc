@@ -107,9 +107,8 @@ absl::StatusOr<Event> ParseRecord(ByteSpan bytes, ByteSpan* piece, uint64_t* siz
   std::memcpy(&checksum, body.data() + body.size(), sizeof checksum);
   if (checksum != Checksum(body)) return absl::DataLossError("event record: checksum differs");
   ByteReader reader(body);
-  if (const auto format = reader.Get<uint8_t>(); format != kEventFormat) {
-    return absl::DataLossError(absl::StrCat("event record: format ", format, ", this program reads ",
-                                            kEventFormat));
+  if (absl::Status known = CheckFormat("event record: it", reader.Get<uint8_t>(), kEventFormats); !known.ok()) {
+    return known;
   }
   Event event;
   const auto kind = reader.Get<uint8_t>();

@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/core/bytes.h"
+#include "server/format_range.h"
 
 namespace foreshard {
 
@@ -100,6 +101,7 @@ struct Event {
 };
 
 inline constexpr uint8_t kEventFormat = 1;
+inline constexpr FormatRange kEventFormats = {.oldest = 1, .newest = kEventFormat};
 // Bytes of a record without its payload.
 inline constexpr uint64_t kEventOverheadBytes = 4 + 4 + 8 + 6 * 8 + 8 + 8;
 
@@ -126,8 +128,8 @@ void AppendRecord(const Event& event, std::string* out);
 
 // Reads the record at the front of `bytes`, which keep owning the payload;
 // `piece` receives it. OUT_OF_RANGE: fewer bytes than the record says (a torn
-// tail); DATA_LOSS: checksum, format or kind wrong. `*size` is the record's
-// length when OK.
+// tail); DATA_LOSS: checksum or kind wrong; FAILED_PRECONDITION: a whole record, in a format that this
+// program does not read. `*size` is the record's length when OK.
 absl::StatusOr<Event> ParseRecord(ByteSpan bytes, ByteSpan* piece, uint64_t* size);
 
 }  // namespace foreshard

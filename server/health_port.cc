@@ -9,12 +9,15 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "server/listener.h"
 
 namespace foreshard {
 namespace {
 
 // Probes are some bytes each.
 constexpr int kMaxProbeBytes = 4096;
+// Of the process, when connections of probes are not taken any more: workers may have more.
+constexpr uint32_t kMostFiles = 1024;
 
 }  // namespace
 
@@ -28,20 +31,25 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string&
   // not start one.
   grpc::ServerBuilder builder;
   ConfigureServer(builder, kMaxProbeBytes);
-  int port = 0;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
-  health->server_ = builder.BuildAndStart();
-  if (health->server_ == nullptr || port == 0) {
+  const auto failed = [&](absl::string_view why) {
     return absl::UnavailableError(absl::StrCat(
-        "cannot answer health checks on ", address,
-        ": is the port taken? Choose another one with --health-listen, or port 0 for any"));
-  }
-  health->address_ = WithPort(address, port);
+        "cannot answer health checks on ", address, " (", why,
+        "): is the port taken? Choose another one with --health-listen, or port 0 for any"));
+  };
+  auto listener = Listener::Bind(address);
+  if (!listener.ok()) return failed(listener.status().message());
+  health->listener_ = *std::move(listener);
+  health->listener_->AddTo(builder, grpc::InsecureServerCredentials());
+  health->server_ = builder.BuildAndStart();
+  if (health->server_ == nullptr) return failed("gRPC makes no server");
+  health->listener_->Start(kMostFiles);
+  health->address_ = WithPort(address, health->listener_->port());
   health->SetServing(false);
   return health;
 }
 
 HealthPort::~HealthPort() {
+  if (listener_ != nullptr) listener_->Stop();
   if (server_ == nullptr) return;
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   server_->Wait();

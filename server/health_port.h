@@ -17,6 +17,8 @@ class Server;
 
 namespace foreshard {
 
+class Listener;
+
 // Thread-safe. Ends with its destructor, within a second.
 class HealthPort {
  public:
@@ -34,6 +36,7 @@ class HealthPort {
   HealthPort();
 
   std::string address_;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -56,10 +56,8 @@ absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes) {
   if (ByteReader(bytes.subspan(body.size())).Get<uint64_t>() != Checksum(body)) {
     return absl::DataLossError("the header's checksum differs");
   }
-  if (const auto format = reader.Get<uint16_t>(); format > kJournalFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("the journal has format ", format,
-                                                      ", and this program reads up to ", kJournalFormat,
-                                                      "; use the version that wrote it, or a newer one"));
+  if (absl::Status known = CheckFormat("the journal", reader.Get<uint16_t>(), kJournalFormats); !known.ok()) {
+    return known;
   }
   JournalFileHeader header;
   header.mode = reader.Get<JournalMode>();
@@ -73,14 +71,14 @@ absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes) {
   header.incarnation = reader.Get<uint64_t>();
   header.sequence = reader.Get<uint64_t>();
   header.first_number = reader.Get<uint64_t>();
-  if (events > kEventFormat) {
-    return absl::FailedPreconditionError(absl::StrCat("its events have format ", events,
-                                                      ", and this program reads up to ", kEventFormat,
-                                                      "; use the version that wrote it, or a newer one"));
-  }
+  if (absl::Status known = CheckFormat("each of its events", events, kEventFormats); !known.ok()) return known;
   if (header.mode != JournalMode::kBuffered && header.mode != JournalMode::kSynced) {
     return absl::DataLossError(
         absl::StrCat("the header has a mode ", static_cast<int>(header.mode), ", which there is not"));
+  }
+  if (header.first_number == 0 || header.first_number > ~uint64_t{0} / 2) {
+    return absl::DataLossError(
+        absl::StrCat("the header says that event ", header.first_number, " is the first, which cannot be"));
   }
   return header;
 }

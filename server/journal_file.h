@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "common/core/bytes.h"
 #include "common/storage/storage.h"
+#include "server/format_range.h"
 #include "server/state_identity.h"
 
 namespace foreshard {
@@ -47,6 +48,7 @@ enum class JournalMode : uint8_t {
 
 inline constexpr uint64_t kJournalHeaderBytes = 88;
 inline constexpr uint16_t kJournalFormat = 1;
+inline constexpr FormatRange kJournalFormats = {.oldest = 1, .newest = kJournalFormat};
 
 struct JournalFileHeader {
   StateIdentity identity;
@@ -59,7 +61,7 @@ struct JournalFileHeader {
 };
 
 std::string EncodeJournalHeader(const JournalFileHeader& header);
-// DATA_LOSS: too short, or damaged. FAILED_PRECONDITION: the format of a newer program.
+// DATA_LOSS: too short, or damaged. FAILED_PRECONDITION: a format that this program does not read.
 absl::StatusOr<JournalFileHeader> ParseJournalHeader(ByteSpan bytes);
 
 inline constexpr uint64_t kJournalMarkBytes = 32;

@@ -28,7 +28,9 @@ bool RecordBegins(ByteSpan bytes) {
   if (At<uint64_t>(bytes, kPayloadBytesAt) != size - kEventOverheadBytes) return false;
   ByteSpan piece;
   uint64_t read = 0;
-  return ParseRecord(bytes, &piece, &read).ok();
+  // Also one of a format that this program does not read.
+  const absl::Status status = ParseRecord(bytes, &piece, &read).status();
+  return status.ok() || absl::IsFailedPrecondition(status);
 }
 
 }  // namespace
@@ -193,6 +195,10 @@ absl::StatusOr<std::optional<Event>> JournalReader::Advance() {
     if (!window.ok()) return window.status();
     uint64_t size = 0;
     absl::StatusOr<Event> event = ParseRecord(*window, &piece_, &size);
+    if (absl::IsFailedPrecondition(event.status())) {
+      return absl::Status(event.status().code(), absl::StrCat(storage_.Describe(NameOfJournalFile(files_[file_].sequence)), ", offset ",
+                                       position_, ": ", event.status().message()));
+    }
     if (!event.ok()) {
       if (absl::Status ended = EndAt(std::string(event.status().message())); !ended.ok()) return ended;
       continue;

@@ -54,7 +54,8 @@ struct JournalEnd {
 class JournalReader {
  public:
   // From the event with the number `from` on; 0: from the first that there is. Older files
-  // are not looked at. FAILED_PRECONDITION: another job, shard, schema or plan, or a newer format.
+  // are not looked at. FAILED_PRECONDITION: another job, shard, schema or plan, or a format that
+  // this program does not read.
   // DATA_LOSS: events from `from` on are missing, a header is damaged. The storage outlives
   // this.
   static absl::StatusOr<std::unique_ptr<JournalReader>> Open(const Storage& storage,

@@ -162,6 +162,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   reply.set_worker(*slot);
   reply.set_incarnation(incarnation);
   reply.set_lease_seconds(context_.job.timeouts().lease_seconds());
+  reply.set_protocol(CommonProtocol(context_.shard.agreement()->contract, request.contract()));
   return reply;
 }
 

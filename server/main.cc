@@ -25,6 +25,7 @@
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
 #include "server/arrivals.h"
+#include "server/listener.h"
 #include "server/shard_server.h"
 
 namespace foreshard {
@@ -132,6 +133,7 @@ int Main(int argc, char** argv) {
 
   InitLogging(argv[0], absl::StrCat("server ", shard_text));
   PrepareProcess();
+  RaiseFileLimit();
   // abseil's search for lock cycles was measured to take 2 % of small exchanges.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const absl::StatusOr<uint32_t> shard = ParseShard(shard_text);

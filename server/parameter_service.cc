@@ -5,9 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
+#include "common/net/retry_after.h"
 #include "glog/logging.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
+#include "server/typed_call.h"
 
 namespace foreshard {
 namespace {
@@ -16,6 +18,9 @@ namespace {
 // threads costs as much.
 constexpr uint64_t kInlineBytes = 64 << 10;
 constexpr int64_t kFetchNanoseconds = 20'000'000'000;
+// Of a message that finds no room: what is there is answered within milliseconds, and each that
+// waits takes its time after it.
+constexpr absl::Duration kRetryAfterStep = absl::Milliseconds(20);
 // So many of those whose momentum a repair waits for are named in its reply.
 constexpr int kNamedWorkers = 8;
 
@@ -44,8 +49,8 @@ v1::ReplyHeader::Result ToProto(Result result) {
 }
 
 bool SameContract(const v1::Contract& a, const v1::Contract& b) {
-  return a.protocol() == b.protocol() && a.job() == b.job() && a.schema() == b.schema() &&
-         a.plan() == b.plan();
+  return a.protocol() == b.protocol() && a.oldest_protocol() == b.oldest_protocol() && a.job() == b.job() &&
+         a.schema() == b.schema() && a.plan() == b.plan();
 }
 
 }  // namespace
@@ -54,6 +59,7 @@ bool SameContract(const v1::Contract& a, const v1::Contract& b) {
 struct ParameterService::Call {
   Request request;
   grpc::ByteBuffer* reply = nullptr;
+  grpc::CallbackServerContext* context = nullptr;
   grpc::ServerUnaryReactor* reactor = nullptr;
   int64_t arrived = 0;
   uint64_t reserved_bytes = 0;
@@ -97,18 +103,19 @@ class ParameterService::FetchReactor final : public grpc::ServerUnaryReactor, pu
 };
 
 grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* context,
-                                                  const v1::HelloRequest* request,
-                                                  v1::HelloReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  // The first one makes all segments.
-  context_.threads.Run([this, request, reply, reactor] {
-    const absl::Status status = SayHello(*request, reply);
-    if (!status.ok()) {
-      LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << request->worker_name() << "': " << status;
-    }
-    reactor->Finish(ToGrpc(status));
-  });
-  return reactor;
+                                                  const grpc::ByteBuffer* message,
+                                                  grpc::ByteBuffer* out) {
+  return ServeTyped<v1::HelloRequest, v1::HelloReply>(
+      context_.buffers, context, message, out, Turn::kLater, [this](const auto& call) {
+        // The first one makes all segments.
+        context_.threads.Run([this, call] {
+          const absl::Status status = SayHello(call->request, &call->reply);
+          if (!status.ok()) {
+            LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << call->request.worker_name() << "': " << status;
+          }
+          call->Finish(status);
+        });
+      });
 }
 
 absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::HelloReply* reply) {
@@ -131,6 +138,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
     }
     if (before != request.incarnation()) context_.figures.ResetWorker(worker);
   }
+  reply->set_protocol(CommonProtocol(context_.shard.agreement()->contract, request.contract()));
   reply->set_shard(context_.shard.index());
   reply->set_server_incarnation(context_.incarnation);
   reply->set_state_id(context_.durability == nullptr ? context_.incarnation : context_.durability->state_id());
@@ -142,60 +150,62 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
 }
 
 grpc::ServerUnaryReactor* ParameterService::Heartbeat(grpc::CallbackServerContext* context,
-                                                      const v1::HeartbeatRequest* request,
-                                                      v1::HeartbeatReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reply->set_server_incarnation(context_.incarnation);
-  const int64_t now = MonotonicNanoseconds();
-  if (!request->leaving()) {
-    reactor->Finish(
-        ToGrpc(context_.members.Touch(request->worker(), request->incarnation(), now)));
-    return reactor;
-  }
-  const absl::StatusOr<bool> left =
-      context_.members.Leave(request->worker(), request->incarnation(), now);
-  if (!left.ok() || !*left) {
-    reactor->Finish(ToGrpc(left.status()));
-    return reactor;
-  }
-  context_.threads.Run([this, request, reactor] {
-    // Should the worker end before it tells the lead, nothing it held is lost.
-    if (lead_ != nullptr) lead_->NoteLost(request->worker(), request->incarnation());
-    context_.Release(EventKind::kLeave, request->worker(), request->incarnation());
-    reactor->Finish(grpc::Status::OK);
-  });
-  return reactor;
+                                                      const grpc::ByteBuffer* message,
+                                                      grpc::ByteBuffer* out) {
+  return ServeTyped<v1::HeartbeatRequest, v1::HeartbeatReply>(
+      context_.buffers, context, message, out, Turn::kAtOnce, [this](const auto& call) {
+        const uint32_t worker = call->request.worker();
+        const uint64_t incarnation = call->request.incarnation();
+        call->reply.set_server_incarnation(context_.incarnation);
+        const int64_t now = MonotonicNanoseconds();
+        if (!call->request.leaving()) return call->Finish(context_.members.Touch(worker, incarnation, now));
+        const absl::StatusOr<bool> left = context_.members.Leave(worker, incarnation, now);
+        if (!left.ok() || !*left) return call->Finish(left.status());
+        // Once for each member, so that nobody can make many wait.
+        context_.threads.Run([this, call, worker, incarnation] {
+          // Should the worker end before it tells the lead, nothing it held is lost.
+          if (lead_ != nullptr) lead_->NoteLost(worker, incarnation);
+          context_.Release(EventKind::kLeave, worker, incarnation);
+          call->Finish(absl::OkStatus());
+        });
+      });
 }
 
 grpc::ServerUnaryReactor* ParameterService::ChangeView(grpc::CallbackServerContext* context,
-                                                       const v1::View* view, v1::ViewReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  context_.threads.Run([this, view, reactor] {
-    const Shard::Agreement* agreed = context_.shard.agreement();
-    absl::Status status = agreed == nullptr
-                              ? absl::FailedPreconditionError("this server knows no model yet: say Hello first")
-                              : CheckContract(agreed->contract, view->contract());
-    if (status.ok()) status = context_.members.Touch(view->worker(), view->incarnation(), MonotonicNanoseconds());
-    if (status.ok() && !HasViews(context_.job)) {
-      status = absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
-    }
-    if (status.ok()) {
-      Shard::View change = {.number = view->number(),
-                            .phase = view->compressed() ? Phase::kFrozen : Phase::kFull,
-                            .phase_round = view->phase_round()};
-      for (const v1::ViewMember& member : view->members()) {
-        AppendMember({.worker = member.worker(),
-                      .incarnation = member.incarnation(),
-                      .first_round = member.first_round()},
-                     &change.members);
-      }
-      std::vector<RoundWaiter*> released;
-      status = context_.shard.ChangeView(change, &released);
-      for (RoundWaiter* waiter : released) Resume(waiter);
-    }
-    reactor->Finish(ToGrpc(status));
-  });
-  return reactor;
+                                                       const grpc::ByteBuffer* message,
+                                                       grpc::ByteBuffer* out) {
+  return ServeTyped<v1::View, v1::ViewReply>(
+      context_.buffers, context, message, out, Turn::kLater, [this](const auto& call) {
+        context_.threads.Run([this, call] { call->Finish(BringView(call->request)); });
+      });
+}
+
+absl::Status ParameterService::BringView(const v1::View& view) {
+  const Shard::Agreement* agreed = context_.shard.agreement();
+  if (agreed == nullptr) {
+    return absl::FailedPreconditionError("this server knows no model yet: say Hello first");
+  }
+  if (absl::Status status = CheckContract(agreed->contract, view.contract()); !status.ok()) return status;
+  if (absl::Status status = context_.members.Touch(view.worker(), view.incarnation(), MonotonicNanoseconds());
+      !status.ok()) {
+    return status;
+  }
+  if (!HasViews(context_.job)) {
+    return absl::FailedPreconditionError("this job's rounds, if it has any, have fixed members");
+  }
+  Shard::View change = {.number = view.number(),
+                        .phase = view.compressed() ? Phase::kFrozen : Phase::kFull,
+                        .phase_round = view.phase_round()};
+  for (const v1::ViewMember& member : view.members()) {
+    AppendMember({.worker = member.worker(),
+                  .incarnation = member.incarnation(),
+                  .first_round = member.first_round()},
+                 &change.members);
+  }
+  std::vector<RoundWaiter*> released;
+  const absl::Status status = context_.shard.ChangeView(change, &released);
+  for (RoundWaiter* waiter : released) Resume(waiter);
+  return status;
 }
 
 void ParameterService::CloseWithoutStragglers(int64_t now) {
@@ -212,6 +222,7 @@ grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext
   auto call = std::make_unique<Call>();
   call->arrived = MonotonicNanoseconds();
   call->reply = reply;
+  call->context = context;
   call->message_bytes = request->Length();
   // A fetch gets a reactor of its own below; all others never wait.
   const auto refuse = [&](const absl::Status& status) {
@@ -264,7 +275,9 @@ absl::Status ParameterService::Identify(Call& call) const {
     return absl::FailedPreconditionError("this server knows no model yet: say Hello first");
   }
   if (!SameContract(agreed->contract, header.contract())) {
-    return CheckContract(agreed->contract, header.contract());
+    if (absl::Status status = CheckContract(agreed->contract, header.contract()); !status.ok()) {
+      return status;
+    }
   }
   absl::StatusOr<Shard::Cell*> cell = context_.shard.FindCell(header.segment());
   if (!cell.ok()) return cell.status();
@@ -325,6 +338,8 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
       break;
     case v1::ExchangeHeader::FETCH:
       if (!call.cell->synchronous) return bad("there are no rounds to fetch in this job");
+      // It is checked before the wait, during which it would take up room.
+      if (payload.bytes != 0) return bad(payload.bytes, " bytes of payload where none belong");
       event.kind = EventKind::kRead;
       event.argument = static_cast<uint64_t>(ReadMode::kRound);
       break;
@@ -355,6 +370,15 @@ void ParameterService::Serve(std::unique_ptr<Call> call) {
   Finish(std::move(call), status);
 }
 
+// Readers, whom nobody has registered, leave a quarter of the room to workers: else a few that never
+// read their replies could bring training to a stand. One at a time is always served.
+uint64_t ParameterService::KeptFree(const Call& call) const {
+  if (call.header().incarnation() != 0) return 0;
+  const uint64_t budget = context_.buffers.budget_bytes();
+  const uint64_t own = call.reserved_bytes + call.cell->reply_bytes;
+  return std::min(budget / 4, budget - std::min(own, budget));
+}
+
 absl::Status ParameterService::Answer(Call& call) {
   const v1::ExchangeHeader& header = call.header();
   Shard::Cell& cell = *call.cell;
@@ -367,7 +391,7 @@ absl::Status ParameterService::Answer(Call& call) {
   std::optional<ReplyBuffers::Buffer> buffer;
   Reply parameters;
   if (call.wants_parameters) {
-    buffer = context_.buffers.Take(cell.reply_bytes);
+    buffer = context_.buffers.Take(cell.reply_bytes, KeptFree(call));
     if (!buffer.has_value()) {
       return absl::ResourceExhaustedError(
           "no room for a reply within servers.inflight_bytes: try again after a pause");
@@ -472,6 +496,13 @@ void ParameterService::Finish(std::unique_ptr<Call> call, const absl::Status& st
   }
   context_.buffers.Release(call->reserved_bytes);
   metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
+  if (absl::IsResourceExhausted(status)) {
+    // One behind the other: who is refused later comes later.
+    const uint32_t before = refused_in_a_row_.fetch_add(1, std::memory_order_relaxed);
+    AddRetryAfter(*call->context, std::min(kLongestRetryAfter, kRetryAfterStep * (std::min(before, 1000u) + 1)));
+  } else if (status.ok() && refused_in_a_row_.load(std::memory_order_relaxed) != 0) {
+    refused_in_a_row_.store(0, std::memory_order_relaxed);
+  }
   grpc::ServerUnaryReactor* reactor = call->reactor;
   call.reset();
   reactor->Finish(ToGrpc(status));

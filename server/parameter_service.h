@@ -7,6 +7,7 @@
 // gRPC's thread, above on the apply threads. FETCH waits parked, without a thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,10 +22,10 @@
 namespace foreshard {
 
 using ParameterServiceBase =
-    v1::ParameterServer::WithCallbackMethod_Hello<
+    v1::ParameterServer::WithRawCallbackMethod_Hello<
         v1::ParameterServer::WithRawCallbackMethod_Exchange<
-            v1::ParameterServer::WithCallbackMethod_Heartbeat<
-                v1::ParameterServer::WithCallbackMethod_ChangeView<v1::ParameterServer::Service>>>>;
+            v1::ParameterServer::WithRawCallbackMethod_Heartbeat<
+                v1::ParameterServer::WithRawCallbackMethod_ChangeView<v1::ParameterServer::Service>>>>;
 
 class ParameterService final : public ParameterServiceBase {
  public:
@@ -34,17 +35,16 @@ class ParameterService final : public ParameterServiceBase {
   }
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
-                                  const v1::HelloRequest* request,
-                                  v1::HelloReply* reply) override;
+                                  const grpc::ByteBuffer* message, grpc::ByteBuffer* out) override;
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* reply) override;
   grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
-                                      const v1::HeartbeatRequest* request,
-                                      v1::HeartbeatReply* reply) override;
-
-  grpc::ServerUnaryReactor* ChangeView(grpc::CallbackServerContext* context, const v1::View* view,
-                                       v1::ViewReply* reply) override;
+                                      const grpc::ByteBuffer* message,
+                                      grpc::ByteBuffer* out) override;
+  grpc::ServerUnaryReactor* ChangeView(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* message,
+                                       grpc::ByteBuffer* out) override;
 
   // training.straggler_seconds.
   void CloseWithoutStragglers(int64_t now);
@@ -58,12 +58,14 @@ class ParameterService final : public ParameterServiceBase {
   class FetchReactor;
 
   absl::Status SayHello(const v1::HelloRequest& request, v1::HelloReply* reply);
+  absl::Status BringView(const v1::View& view);
   absl::Status Identify(Call& call) const;
   absl::Status MakeEvent(Call& call) const;
   // Whether a call may wait for the disk, which gRPC's own threads must not.
   bool WaitsForDisk() const;
   void Serve(std::unique_ptr<Call> call);
   absl::Status Answer(Call& call);
+  uint64_t KeptFree(const Call& call) const;
   void WriteReply(Call& call, const Shard::Performed& performed, const Reply& parameters,
                   const ReplyBuffers::Buffer* buffer);
   void Finish(std::unique_ptr<Call> call, const absl::Status& status);
@@ -73,6 +75,8 @@ class ParameterService final : public ParameterServiceBase {
 
   ServerContext& context_;
   Lead* const lead_;
+  // Calls for which there was no room, since the last that was served.
+  std::atomic<uint32_t> refused_in_a_row_{0};
 };
 
 }  // namespace foreshard

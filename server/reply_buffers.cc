@@ -43,10 +43,11 @@ struct ReplyBuffers::State {
     }
   }
 
-  bool Reserve(uint64_t bytes) {
+  bool Reserve(uint64_t bytes, uint64_t keep_free) {
+    const uint64_t most = budget_bytes - std::min(keep_free, budget_bytes);
     uint64_t used = used_bytes.load(std::memory_order_relaxed);
     do {
-      if (bytes > budget_bytes || used > budget_bytes - bytes) return false;
+      if (bytes > most || used > most - bytes) return false;
     } while (!used_bytes.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     return true;
   }
@@ -64,15 +65,15 @@ ReplyBuffers::ReplyBuffers(uint64_t budget_bytes)
 
 ReplyBuffers::~ReplyBuffers() = default;
 
-bool ReplyBuffers::Reserve(uint64_t bytes) { return state_->Reserve(bytes); }
+bool ReplyBuffers::Reserve(uint64_t bytes) { return state_->Reserve(bytes, 0); }
 
 void ReplyBuffers::Release(uint64_t bytes) {
   state_->used_bytes.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
-std::optional<ReplyBuffers::Buffer> ReplyBuffers::Take(uint64_t capacity) {
+std::optional<ReplyBuffers::Buffer> ReplyBuffers::Take(uint64_t capacity, uint64_t keep_free) {
   const int size_class = ClassOf(capacity);
-  if (size_class >= kClasses || !state_->Reserve(capacity)) return std::nullopt;
+  if (size_class >= kClasses || !state_->Reserve(capacity, keep_free)) return std::nullopt;
   Block* block = nullptr;
   {
     absl::MutexLock lock(&state_->mutex);

@@ -34,8 +34,8 @@ class ReplyBuffers {
   void Release(uint64_t bytes);
 
   // A buffer of at least `capacity` bytes, counted too; nothing where the budget is
-  // used up. Goes back through Share or Return.
-  std::optional<Buffer> Take(uint64_t capacity);
+  // used up, or would be but for `keep_free` bytes. Goes back through Share or Return.
+  std::optional<Buffer> Take(uint64_t capacity, uint64_t keep_free = 0);
   void Return(const Buffer& buffer);
   // A slice of the first `bytes`, which brings the buffer back when gRPC is done.
   grpc::Slice Share(const Buffer& buffer, uint64_t bytes);

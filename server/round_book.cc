@@ -103,10 +103,14 @@ std::optional<RoundTicket> RoundBook::Next(uint32_t worker, bool* withheld_by_vi
   for (;;) {
     // Rounds that were drawn up, or passed over, without it.
     while (member.next_round < next_round_) {
-      const uint64_t round = member.next_round++;
       ++changes_;
-      const auto drawn = rounds_.find(round);
-      if (drawn == rounds_.end()) continue;
+      const auto drawn = rounds_.lower_bound(member.next_round);
+      if (drawn == rounds_.end()) {
+        member.next_round = next_round_;
+        break;
+      }
+      const uint64_t round = drawn->first;
+      member.next_round = round + 1;
       const auto ticket = drawn->second.find(worker);
       if (ticket == drawn->second.end()) continue;
       const RoundTicket dealt = {.ticket = ticket->second, .round = round};
@@ -133,15 +137,15 @@ void RoundBook::SkipTo(uint32_t worker, uint64_t round) {
     TakeBack(ticket->first);
     ticket = member.hand.erase(ticket);
   }
-  for (; member.next_round < round; ++member.next_round) {
-    const auto drawn = rounds_.find(member.next_round);
-    if (drawn == rounds_.end()) continue;
-    const auto ticket = drawn->second.find(worker);
-    if (ticket == drawn->second.end()) continue;
+  for (auto drawn = rounds_.lower_bound(member.next_round); drawn != rounds_.end() && drawn->first < round;) {
+    const auto at_round = drawn++;
+    const auto ticket = at_round->second.find(worker);
+    if (ticket == at_round->second.end()) continue;
     TakeBack(ticket->second);
-    drawn->second.erase(ticket);
-    if (drawn->second.empty()) rounds_.erase(drawn);
+    at_round->second.erase(ticket);
+    if (at_round->second.empty()) rounds_.erase(at_round);
   }
+  member.next_round = std::max(member.next_round, round);
 }
 
 bool RoundBook::Complete(uint32_t worker, uint64_t ticket) {
@@ -230,7 +234,9 @@ bool RoundBook::Load(ByteReader* reader) {
   dropped_ = reader->Get<uint64_t>();
   dealt_again_ = reader->Get<uint64_t>();
   const uint64_t all = options_.batches_per_epoch * options_.epochs;
-  bool fits = next_ <= all && phase_ <= Phase::kFrozen;
+  // Nothing lies further ahead than Join and Announce set it, so that no sum can overflow.
+  bool fits = next_ <= all && phase_ <= Phase::kFrozen && next_round_ < ~uint64_t{0} / 2 &&
+              phase_round_ <= next_round_ + 3;
   const auto ticket_of = [&] {
     const auto ticket = reader->Get<uint64_t>();
     fits &= ticket < all;
@@ -242,19 +248,25 @@ bool RoundBook::Load(ByteReader* reader) {
     member.first_round = reader->Get<uint64_t>();
     member.view = reader->Get<uint64_t>();
     member.next_round = reader->Get<uint64_t>();
+    fits &= member.first_round <= next_round_ + 2 && member.next_round <= next_round_ + 2;
     for (auto hand = reader->Get<uint64_t>(); hand > 0 && reader->ok(); --hand) {
       const uint64_t ticket = ticket_of();
       member.hand[ticket] = reader->Get<uint64_t>();
     }
   }
   for (auto left = reader->Get<uint64_t>(); left > 0 && reader->ok(); --left) {
-    std::map<uint32_t, uint64_t>& tickets = rounds_[reader->Get<uint64_t>()];
+    const auto round = reader->Get<uint64_t>();
+    fits &= round < next_round_;
+    std::map<uint32_t, uint64_t>& tickets = rounds_[round];
     for (auto count = reader->Get<uint64_t>(); count > 0 && reader->ok(); --count) {
       const auto worker = reader->Get<uint32_t>();
       tickets[worker] = ticket_of();
     }
   }
-  for (uint64_t& left : left_) left = reader->Get<uint64_t>();
+  for (uint64_t& left : left_) {
+    left = reader->Get<uint64_t>();
+    fits &= left <= options_.batches_per_epoch;
+  }
   return fits && reader->ok();
 }
 

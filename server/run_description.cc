@@ -1,9 +1,9 @@
 #include "server/run_description.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
+#include "common/net/protocol.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "server/checkpoint_files.h"
@@ -38,10 +38,9 @@ absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Stora
     return absl::DataLossError(absl::StrCat(storage.Describe(kRunFile), " is damaged: ", parsed.message(),
                                             "; restore it from a copy, or move the folder away and start anew"));
   }
-  if (description.format_version() > kRunFormat) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(storage.Describe(kRunFile), " has format ", description.format_version(),
-                     ", and this program reads up to ", kRunFormat, "; use a newer release"));
+  if (absl::Status known = CheckFormat(storage.Describe(kRunFile), description.format_version(), kRunFormats);
+      !known.ok()) {
+    return known;
   }
   return description;
 }

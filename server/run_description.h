@@ -18,15 +18,18 @@
 #include "foreshard/v1/job.pb.h"
 #include "foreshard/v1/state.pb.h"
 #include "google/protobuf/message.h"
+#include "server/format_range.h"
 #include "server/state_identity.h"
 
 namespace foreshard {
 
 inline constexpr char kRunFile[] = "run.textproto";
 inline constexpr uint32_t kRunFormat = 1;
+inline constexpr FormatRange kRunFormats = {.oldest = 1, .newest = kRunFormat};
 
 // None where the folder holds no run. DATA_LOSS: the file cannot be read as one, or journal
-// and checkpoints are there without it. FAILED_PRECONDITION: a newer format.
+// and checkpoints are there without it. FAILED_PRECONDITION: a format
+// that this program does not read.
 absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Storage& storage);
 
 // Of a run that begins; state_id and incarnation are the caller's to set.

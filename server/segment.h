@@ -194,7 +194,8 @@ class Segment {
 
   // The whole state as bytes with format version, plan fingerprint fields and
   // checksum; Load restores it into a segment created with the same options.
-  // DATA_LOSS, INVALID_ARGUMENT (another segment, rule or length).
+  // DATA_LOSS, INVALID_ARGUMENT (another segment, rule or length), FAILED_PRECONDITION (a format that
+  // this program does not read).
   std::string Save() const;
   absl::Status Load(std::string_view bytes);
 

@@ -12,6 +12,8 @@ namespace {
 constexpr uint32_t kMagic = 0x47535346;  // "FSSG"
 // 3: views and phases; 4: phases that were announced, measures, results without bytes
 constexpr uint16_t kFormat = 4;
+// Those before 4 were never released.
+constexpr FormatRange kFormats = {.oldest = 4, .newest = kFormat};
 
 class Saver final : public StateVisitor {
  public:
@@ -123,8 +125,10 @@ absl::Status Segment::Load(std::string_view bytes) {
   if (!body.ok()) return damaged(std::string(body.status().message()));
   ByteReader reader(*body);
   if (reader.Get<uint32_t>() != kMagic) return damaged("is no segment's state");
-  if (const auto format = reader.Get<uint16_t>(); format != kFormat) {
-    return damaged(absl::StrCat("has format ", format, "; this program reads ", kFormat));
+  if (absl::Status known = CheckFormat(absl::StrCat("segment ", options_.plan.id, "'s saved state"),
+                                       reader.Get<uint16_t>(), kFormats);
+      !known.ok()) {
+    return known;
   }
   const bool same = reader.Get<uint32_t>() == options_.plan.id && reader.Get<uint64_t>() == options_.plan.begin &&
                     reader.Get<uint64_t>() == options_.plan.elements &&

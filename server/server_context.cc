@@ -17,11 +17,12 @@ uint64_t MicrosecondsSinceEpoch() {
 }  // namespace
 
 ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
-                             uint32_t apply_thread_count, uint64_t least_incarnation)
+                             uint32_t apply_thread_count, uint64_t least_incarnation,
+                             const ProtocolRange& speaks)
     : job(job_spec),
       incarnation(std::max(MicrosecondsSinceEpoch(), least_incarnation)),
       started(MonotonicNanoseconds()),
-      shard(job, shard_index, sink),
+      shard(job, shard_index, sink, speaks),
       members(job.training().max_workers(),
               static_cast<int64_t>(job.timeouts().lease_seconds() * 1e9)),
       figures(job.name(), job.update().rule(), shard_index, job.training().max_workers()),

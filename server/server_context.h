@@ -19,7 +19,8 @@ class Durability;
 struct ServerContext {
   // `least_incarnation`: that of an earlier start is below it.
   ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
-                uint32_t apply_thread_count, uint64_t least_incarnation = 1);
+                uint32_t apply_thread_count, uint64_t least_incarnation = 1,
+                const ProtocolRange& speaks = {});
 
   // What this server knows of a worker; the lead adds what it was told.
   v1::WorkerStatus Describe(const Membership::Member& member) const;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "common/core/catalogue.h"
 #include "common/core/round_sums.h"
-#include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
 #include "glog/logging.h"
@@ -30,10 +29,11 @@ bool MayCompleteRound(EventKind kind) {
 
 }  // namespace
 
-Shard::Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink)
+Shard::Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink, const ProtocolRange& speaks)
     : job_(job),
       shard_(shard),
       sink_(sink),
+      speaks_(speaks),
       synchronous_(IsSynchronous(job)),
       job_fingerprint_(JobFingerprint(job)) {}
 
@@ -43,7 +43,8 @@ absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_n
   absl::MutexLock lock(&agree_mutex_);
   // Protocol and job first: a schema is looked at only where those are the same.
   v1::Contract expected = owned_ != nullptr ? owned_->contract : contract;
-  expected.set_protocol(kProtocolVersion);
+  expected.set_protocol(speaks_.newest);
+  expected.set_oldest_protocol(speaks_.oldest);
   expected.set_job(job_fingerprint_);
   v1::Contract first = expected;
   first.set_schema(contract.schema());
@@ -113,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
   absl::StatusOr<ShardPlan> plan = ShardPlan::Create(made->schema, MakePlanOptions(job_));
   if (!plan.ok()) return refused(plan.status());
   made->plan = *std::move(plan);
-  made->contract = MakeContract(job_, made->schema, made->plan);
+  made->contract = MakeContract(job_, made->schema, made->plan, speaks_);
   if (absl::Status status = CheckContract(made->contract, contract); !status.ok()) return status;
   made->train_examples = train_examples;
   made->batches_per_epoch = BatchesPerEpoch(job_, train_examples);

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
+#include "common/net/protocol.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "foreshard/v1/job.pb.h"
 #include "server/event_sink.h"
@@ -92,7 +93,7 @@ class Shard {
   };
 
   // `job` is loaded and outlives this; `sink` too, and may be null.
-  Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink);
+  Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink, const ProtocolRange& speaks = {});
 
   // What every caller must match. The first brings the schema, by which segments
   // are made. FAILED_PRECONDITION names what differs (the field, where the caller's
@@ -169,6 +170,7 @@ class Shard {
   std::vector<uint32_t> MissingSegments() const;
   bool synchronous() const { return synchronous_; }
   uint32_t index() const { return shard_; }
+  const ProtocolRange& speaks() const { return speaks_; }
 
  private:
   // Performs an event that no call has brought; adds whom it releases. False: refused.
@@ -183,6 +185,7 @@ class Shard {
   const v1::JobSpec& job_;
   const uint32_t shard_;
   EventSink* const sink_;
+  const ProtocolRange speaks_;
   const bool synchronous_;
   const uint64_t job_fingerprint_;
   std::function<absl::Status(const Agreement&)> agreed_;

@@ -12,6 +12,7 @@
 #include "common/net/job_parts.h"
 #include "common/net/metrics.h"
 #include "glog/logging.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
@@ -21,6 +22,7 @@
 #include "server/health_port.h"
 #include "server/lead.h"
 #include "server/lead_service.h"
+#include "server/listener.h"
 #include "server/monotonic_time.h"
 #include "server/parameter_service.h"
 
@@ -30,9 +32,22 @@ namespace {
 constexpr std::chrono::seconds kShutdownDeadline{10};
 // What a message may have beside its numbers: its header, or the tensors of a schema.
 constexpr uint64_t kHeaderRoomBytes = 2 << 20;
+// Beside servers.inflight_bytes, which counts whole messages.
+constexpr uint64_t kPartialMessageBytes = 32 << 20;
+constexpr int kMostReflectionThreads = 16;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
 // At least so many callers can wait for the disk at once, to share a sync.
 constexpr uint32_t kSyncingThreads = 16;
+
+// Connections and files that are open at most, so that connections cannot use up the memory.
+constexpr uint32_t kFilesBesideWorkers = 1024, kFilesPerWorker = 16;
+
+absl::Status CannotListen(const std::string& address, const absl::Status& why) {
+  return absl::Status(why.code(),
+                      absl::StrCat("cannot listen on ", address, " (", why.message(),
+                                   "): is the port taken, or the address not of this machine? Choose another "
+                                   "one, or port 0 for any that is free"));
+}
 
 uint32_t ApplyThreadsFor(const ShardServerOptions& options, const Durability* durability) {
   if (durability == nullptr || !durability->slow()) return options.apply_threads;
@@ -45,7 +60,7 @@ class GrpcShardServer final : public ShardServer {
       : durability_(std::move(durability)),
         context_(options.job, options.shard, durability_ == nullptr ? options.events : durability_.get(),
                  ApplyThreadsFor(options, durability_.get()),
-                 durability_ == nullptr ? 1 : durability_->least_incarnation()),
+                 durability_ == nullptr ? 1 : durability_->least_incarnation(), options.speaks),
         lead_(options.shard == 0 ? std::make_unique<Lead>(context_) : nullptr),
         parameters_(context_, lead_.get()),
         leading_(context_, lead_.get()),
@@ -68,19 +83,24 @@ class GrpcShardServer final : public ShardServer {
                                  uint64_t{context_.job.servers().segment_elements()} * sizeof(float) +
                                      kHeaderRoomBytes,
                                  kMaxMessageBytes)));
-    int port = 0;
-    builder.AddListeningPort(options.listen, options.credentials.Server(), &port);
+    // What has arrived of messages that are not whole yet is gRPC's. Beyond this it reads less, and
+    // in the end gives up calls.
+    grpc::ResourceQuota quota("foreshard-server");
+    quota.Resize(context_.job.servers().inflight_bytes() + kPartialMessageBytes);
+    // Of gRPC's own services, reflection takes a thread for every call.
+    quota.SetMaxThreads(kMostReflectionThreads);
+    builder.SetResourceQuota(quota);
+    auto listener = Listener::Bind(options.listen);
+    if (!listener.ok()) return CannotListen(options.listen, listener.status());
+    listener_ = *std::move(listener);
+    listener_->AddTo(builder, options.credentials.Server());
     builder.RegisterService(&parameters_);
     builder.RegisterService(&leading_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", options.listen,
-                       ": is the port taken, or the address not of this machine? Choose another "
-                       "one, or port 0 for any that is free"));
-    }
-    address_ = WithPort(options.listen, port);
+    if (server_ == nullptr) return CannotListen(options.listen, absl::InternalError("gRPC makes no server"));
+    listener_->Start(kFilesBesideWorkers + kFilesPerWorker * context_.job.training().max_workers());
+    address_ = WithPort(options.listen, listener_->port());
     context_.figures.metrics().inflight_limit_bytes->Set(
         static_cast<double>(context_.job.servers().inflight_bytes()));
     if (!options.metrics_listen.empty()) {
@@ -140,6 +160,7 @@ class GrpcShardServer final : public ShardServer {
     context_.stopping = true;
     if (sweeper_.joinable()) sweeper_.join();
     parameters_.AnswerWaiters(true, "");
+    if (listener_ != nullptr) listener_->Stop();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
       server_->Wait();
@@ -221,6 +242,7 @@ class GrpcShardServer final : public ShardServer {
   absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread sweeper_;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> server_;  // ends before the services
 };
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/credentials.h"
+#include "common/net/protocol.h"
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/job.pb.h"
 #include "server/event_sink.h"
@@ -38,6 +39,7 @@ struct ShardServerOptions {
   // be empty.
   std::function<void(const absl::Status&)> failed;
   uint32_t apply_threads = 0;          // 0: as many as there are cores
+  ProtocolRange speaks;                // another release's, in tests
   // Called when the admin asks the process to end; must not block. May be empty.
   std::function<void()> exit_requested;
 };

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
+#include "common/net/retry_after.h"
 #include "glog/logging.h"
 #include "grpcpp/client_context.h"
 
@@ -163,7 +164,9 @@ void ExchangeCalls::Finished(Call* call) {
   const uint32_t shard = call->out.shard;
   if (!call->status.ok()) {
     const absl::Status status = FromGrpc(call->status);
-    if (IsTransient(status.code())) return Retry(call, status);
+    if (IsTransient(status.code())) {
+      return Retry(call, status, RetryAfter(call->context->GetServerTrailingMetadata()));
+    }
     if (status.code() == absl::StatusCode::kDataLoss && ++call->damaged <= kDamagedMessages) {
       return Retry(call, status);
     }
@@ -204,7 +207,7 @@ void ExchangeCalls::Refused(Call* call, const absl::Status& refusal) {
   Retry(call, refusal);
 }
 
-void ExchangeCalls::Retry(Call* call, const absl::Status& failure) {
+void ExchangeCalls::Retry(Call* call, const absl::Status& failure, absl::Duration at_least) {
   const absl::Time now = absl::Now();
   const auto wait = patience_[call->out.shard].Failed(failure, now);
   if (!wait.ok()) {
@@ -212,7 +215,7 @@ void ExchangeCalls::Retry(Call* call, const absl::Status& failure) {
     return Drop(call);
   }
   call->state = Call::State::kWaiting;
-  call->retry_at = now + *wait;
+  call->retry_at = now + std::max(*wait, at_least * std::uniform_real_distribution(1.0, 1.5)(jitter_));
 }
 
 void ExchangeCalls::IssueDue(absl::Time now) {

@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -97,7 +98,9 @@ class ExchangeCalls {
   void Issue(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finished(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refused(Call* call, const absl::Status& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Retry(Call* call, const absl::Status& failure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `at_least`: what the server has asked for.
+  void Retry(Call* call, const absl::Status& failure, absl::Duration at_least = absl::ZeroDuration())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void IssueDue(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckStop(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,6 +120,8 @@ class ExchangeCalls {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool told_ ABSL_GUARDED_BY(mutex_) = false;  // handler_->Failed was called
   absl::Time stop_seen_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  // Of waits that a server has asked for; no result depends on it.
+  std::minstd_rand jitter_ ABSL_GUARDED_BY(mutex_){std::random_device()()};
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);  // set: a wake-up is on its way
 

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
 #include "glog/logging.h"
 
 namespace foreshard {
@@ -47,6 +48,8 @@ absl::StatusOr<std::unique_ptr<LeadClient>> LeadClient::Register(const LeadClien
             return stub->Register(&context, options.registration, &reply);
           });
   if (!status.ok()) return status;
+  const auto agreed = AgreedProtocol(options.registration.contract(), reply.protocol(), patience.server());
+  if (!agreed.ok()) return agreed.status();
   return std::unique_ptr<LeadClient>(new LeadClient(options, std::move(stub), reply));
 }
 

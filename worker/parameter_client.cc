@@ -12,6 +12,7 @@
 #include "common/core/catalogue.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "glog/logging.h"
 #include "kernels/codecs/codec.h"
@@ -71,6 +72,7 @@ class ServersClient : public ParameterClient {
     incarnations_.resize(channels_.size());
     state_ids_.resize(channels_.size());
     run_ids_.resize(channels_.size());
+    protocols_.resize(channels_.size());
     missing_.resize(channels_.size());
     if (RepairsSteps(options_)) steps_ = options_.schedule.Steps();
   }
@@ -89,6 +91,9 @@ class ServersClient : public ParameterClient {
     }
     exchange_ = std::make_unique<SegmentExchange>(
         options_, incarnations_, [this](uint32_t shard) { return WhoAnswers(shard); });
+    for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
+      exchange_->set_protocol(shard, protocols_[shard]);
+    }
     calls_ = std::make_unique<ExchangeCalls>(
         ExchangeCalls::Options{.channels = channels_,
                                .addresses = options_.servers,
@@ -273,6 +278,7 @@ class ServersClient : public ParameterClient {
     incarnations_[shard] = reply->server_incarnation();
     state_ids_[shard] = reply->state_id();
     run_ids_[shard] = reply->run_id();
+    protocols_[shard] = reply->protocol();
     missing_[shard].assign(reply->missing_segments().begin(), reply->missing_segments().end());
     return absl::OkStatus();
   }
@@ -289,6 +295,9 @@ class ServersClient : public ParameterClient {
           absl::StrCat(patience->server(), " serves shard ", reply.shard(), ", not ", shard,
                        ": give the servers' addresses in the order of their shards"));
     }
+    const auto agreed = AgreedProtocol(options_.hello.contract(), reply.protocol(), patience->server());
+    if (!agreed.ok()) return agreed.status();
+    reply.set_protocol(*agreed);
     for (const uint32_t id : reply.missing_segments()) {
       if (id >= options_.plan.segments().size() || options_.plan.segments()[id].shard != shard) {
         return absl::InternalError(
@@ -305,6 +314,7 @@ class ServersClient : public ParameterClient {
     if (!reply.ok()) return reply.status();
     const uint64_t now = reply->server_incarnation();
     if (now == incarnations_[shard]) return ServerNow{now};
+    exchange_->set_protocol(shard, reply->protocol());  // it may be of another release
     if (reply->state_id() != state_ids_[shard]) {
       const std::string lost = absl::StrCat(patience.server(), " was started again (incarnation ",
                                             incarnations_[shard], " before, now ", now, ") and has lost ");
@@ -346,6 +356,7 @@ class ServersClient : public ParameterClient {
   // As of the first hello; state_ids_ as last seen: from then on the I/O thread's.
   std::vector<uint64_t> incarnations_, state_ids_, run_ids_;
   std::atomic<bool> lost_{false};  // a server has lost something, which Repair has not looked at yet
+  std::vector<uint32_t> protocols_;  // agreed on with each server in the first hello
   std::vector<std::vector<uint32_t>> missing_;
   StatisticsAverage statistics_;
   std::vector<uint64_t> steps_;  // of the rate, for rules with a worker half

@@ -34,8 +34,10 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
+      protocols_(options.servers.size()),
       server_incarnations_(std::move(server_incarnations)),
       queued_(options.servers.size()) {
+  for (std::atomic<uint32_t>& protocol : protocols_) protocol = options.hello.contract().protocol();
   for (const SegmentPlan& plan : options.plan.segments()) {
     segments_.push_back({.plan = &plan});
     trainable_segments_ += plan.kind == TensorKind::kTrainable;
@@ -177,6 +179,7 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
   v1::ExchangeHeader header;
   header.set_kind(kind);
   *header.mutable_contract() = options_.hello.contract();
+  header.mutable_contract()->set_protocol(protocols_[segment.plan->shard]);
   header.set_segment(segment.plan->id);
   header.set_worker(options_.hello.worker());
   header.set_incarnation(options_.hello.incarnation());

@@ -58,6 +58,10 @@ class SegmentExchange : public ExchangeHandler {
                   std::vector<uint64_t> server_incarnations,
                   std::function<absl::StatusOr<ServerNow>(uint32_t shard)> who_answers);
 
+  // What this server and the worker have agreed on; at first the newest that the worker speaks.
+  // Thread-safe.
+  void set_protocol(uint32_t shard, uint32_t protocol) { protocols_[shard] = protocol; }
+
   // Only while no operation is under way. Then give ExchangeCalls a Start.
   void Begin(Operation operation);
   // Payload bytes that the operation under way will send.
@@ -168,6 +172,8 @@ class SegmentExchange : public ExchangeHandler {
   PushEncoder encoder_;
   ReplyReader reader_;
   BufferPool pool_;
+
+  std::vector<std::atomic<uint32_t>> protocols_;  // by shard
 
   // The protocol state; held while a message is made or read.
   mutable absl::Mutex mutex_;

@@ -92,7 +92,7 @@ class ByteWriter {
 // state": shorter than a checksum, or a body that does not match it.
 absl::StatusOr<std::string_view> Unsealed(std::string_view bytes);
 
-// The reading side. After a failed read everything reads as zero and ok() is
+// The reading side. A bool that is neither 0 nor 1 is a failed read. After one everything reads as zero and ok() is
 // false; check once at the end.
 class ByteReader {
  public:
@@ -102,6 +102,11 @@ class ByteReader {
   template <typename T>
   T Get() {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto value = Get<uint8_t>();
+      if (value > 1) failed_ = true;
+      return value == 1;
+    }
     T value{};
     if (Take(sizeof value)) std::memcpy(&value, bytes_.data() + at_ - sizeof value, sizeof value);
     return value;

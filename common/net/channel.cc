@@ -31,6 +31,8 @@ constexpr int kFrameBytes = 64 << 10;
 // Calls under way on one connection; what they may have sent before anything is
 // checked is this many messages.
 constexpr int kMaxStreams = 64;
+// Who connects and says nothing, or not enough, is let go after it.
+constexpr int kHandshakeMilliseconds = 10'000;
 
 // Calls set(name, value) for every argument that both sides share.
 template <typename Set>
@@ -108,6 +110,7 @@ void ConfigureServer(grpc::ServerBuilder& builder, int max_receive_bytes) {
     builder.AddChannelArgument(name, value);
   });
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   // Without this two servers could listen on one port, each getting half of the
   // connections.

@@ -17,7 +17,6 @@
 
 namespace foreshard {
 
-inline constexpr uint32_t kProtocolVersion = 3;
 
 // ExchangeRequest or ExchangeReply: field 1 the header, field 15 the payload (left
 // out when there are no bytes). Slices are shared, not copied.

@@ -102,9 +102,11 @@ absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema) {
   return Schema::Create(std::move(tensors));
 }
 
-v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan) {
+v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
+                          const ProtocolRange& speaks) {
   v1::Contract contract;
-  contract.set_protocol(kProtocolVersion);
+  contract.set_protocol(speaks.newest);
+  contract.set_oldest_protocol(speaks.oldest);
   contract.set_job(JobFingerprint(job));
   contract.set_schema(schema.fingerprint());
   contract.set_plan(plan.fingerprint());
@@ -168,6 +170,37 @@ std::string JobDifference(const v1::JobSpec& ours, const std::string& theirs) {
   return text;
 }
 
+namespace {
+
+uint32_t OldestOf(const v1::Contract& contract) {
+  return contract.oldest_protocol() == 0 ? contract.protocol()
+                                         : std::min(contract.oldest_protocol(), contract.protocol());
+}
+
+}  // namespace
+
+std::string PrintProtocols(const v1::Contract& contract) {
+  return OldestOf(contract) == contract.protocol()
+             ? absl::StrCat(contract.protocol())
+             : absl::StrCat(OldestOf(contract), " to ", contract.protocol());
+}
+
+uint32_t CommonProtocol(const v1::Contract& ours, const v1::Contract& theirs) {
+  const uint32_t newest = std::min(ours.protocol(), theirs.protocol());
+  return newest >= std::max(OldestOf(ours), OldestOf(theirs)) ? newest : 0;
+}
+
+absl::StatusOr<uint32_t> AgreedProtocol(const v1::Contract& ours, uint32_t said, const std::string& server) {
+  if (said == 0) return ours.protocol();
+  v1::Contract theirs;
+  theirs.set_protocol(said);
+  if (CommonProtocol(ours, theirs) == said) return said;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "another protocol version: this worker speaks ", PrintProtocols(ours), ", and ", server, " wants to speak ",
+      said, said > ours.protocol() ? "; upgrade this worker, which is the older"
+                                   : "; upgrade the server, which is the older"));
+}
+
 absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs) {
   const auto differs = [](const char* what, uint64_t our_value, uint64_t their_value,
                           const char* remedy) {
@@ -175,9 +208,13 @@ absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs)
         absl::StrCat("another ", what, ": this server has ", absl::Hex(our_value),
                      ", the caller ", absl::Hex(their_value), "; ", remedy));
   };
-  if (theirs.protocol() != ours.protocol()) {
-    return differs("protocol version", ours.protocol(), theirs.protocol(),
-                   "run the same release of Foreshard everywhere");
+  if (CommonProtocol(ours, theirs) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "another protocol version: this server speaks ", PrintProtocols(ours), ", the caller ",
+        PrintProtocols(theirs),
+        OldestOf(theirs) > ours.protocol()
+            ? "; upgrade this server, which is the older: servers are upgraded before workers"
+            : "; upgrade the caller, which is the older"));
   }
   if (theirs.job() != ours.job()) {
     return differs("job", ours.job(), theirs.job(),

@@ -16,6 +16,7 @@
 #include "common/core/schedule.h"
 #include "common/core/schema.h"
 #include "common/core/shard_plan.h"
+#include "common/net/protocol.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "foreshard/v1/job.pb.h"
 
@@ -45,15 +46,25 @@ v1::ModelSchema ToProto(const Schema& schema);
 absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema);
 
 // Protocol version and the three fingerprints.
-v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan);
+v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
+                          const ProtocolRange& speaks = {});
 
 // The fields in which another program's job, as text, differs from ours, as
 // "training.epochs: 5 here, 6 there"; at most three. Empty where there is no
 // difference that counts, or no such text.
 std::string JobDifference(const v1::JobSpec& ours, const std::string& theirs);
 
-// FAILED_PRECONDITION naming the first field in which `theirs` differs from
-// `ours`, and what to do about it.
+// "3", "3 to 4".
+std::string PrintProtocols(const v1::Contract& contract);
+// The protocol that the two use: the newest that both speak; 0: there is none.
+uint32_t CommonProtocol(const v1::Contract& ours, const v1::Contract& theirs);
+
+// For a worker: the protocol that `server` has said in its reply; 0, where it says none, is the newest
+// of `ours`. FAILED_PRECONDITION: this worker does not speak it.
+absl::StatusOr<uint32_t> AgreedProtocol(const v1::Contract& ours, uint32_t said, const std::string& server);
+
+// For a server: FAILED_PRECONDITION naming the first field in which `theirs`, the caller's, differs
+// from `ours`, and what to do about it; of protocols, what each speaks and who is to be upgraded.
 absl::Status CheckContract(const v1::Contract& ours, const v1::Contract& theirs);
 
 }  // namespace foreshard

@@ -42,17 +42,42 @@ class InProcessServers {
  public:
   explicit InProcessServers(const v1::JobSpec& job, EventSink* events = nullptr) {
     for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
-      auto server = ShardServer::Start({.job = job, .shard = shard, .events = events});
-      EXPECT_TRUE(server.ok()) << server.status();
-      addresses_.push_back((*server)->address());
-      servers_.push_back(*std::move(server));
+      Start({.job = job, .shard = shard, .events = events});
     }
+  }
+  // With a state directory each, below `folder`; of the release that speaks this.
+  InProcessServers(const v1::JobSpec& job, const std::string& folder, const ProtocolRange& speaks) {
+    for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
+      Start({.job = job,
+             .shard = shard,
+             .state_directory = absl::StrCat(folder, "/shard-", shard),
+             .speaks = speaks});
+    }
+  }
+  // Ends it, and starts one that speaks this at the same address, which goes on from its state.
+  void Replace(uint32_t shard, const ProtocolRange& speaks) {
+    EXPECT_TRUE(servers_[shard]->Shutdown().ok());
+    servers_[shard].reset();
+    options_[shard].listen = addresses_[shard];
+    options_[shard].speaks = speaks;
+    auto server = ShardServer::Start(options_[shard]);
+    ASSERT_TRUE(server.ok()) << server.status();
+    servers_[shard] = *std::move(server);
   }
   const std::vector<std::string>& addresses() const { return addresses_; }
   std::unique_ptr<ShardServer>& operator[](size_t shard) { return servers_[shard]; }
   size_t size() const { return servers_.size(); }
 
  private:
+  void Start(const ShardServerOptions& options) {
+    auto server = ShardServer::Start(options);
+    EXPECT_TRUE(server.ok()) << server.status();
+    addresses_.push_back((*server)->address());
+    servers_.push_back(*std::move(server));
+    options_.push_back(options);
+  }
+
+  std::vector<ShardServerOptions> options_;
   std::vector<std::unique_ptr<ShardServer>> servers_;
   std::vector<std::string> addresses_;
 };
@@ -60,8 +85,9 @@ class InProcessServers {
 // One worker of the job, up to its first ticket.
 class InProcessWorker {
  public:
-  InProcessWorker(const v1::JobSpec& job, const std::vector<std::string>& servers)
-      : job_(job), servers_(servers), progress_(nullptr, "") {
+  InProcessWorker(const v1::JobSpec& job, const std::vector<std::string>& servers,
+                  const ProtocolRange& speaks = {})
+      : job_(job), servers_(servers), speaks_(speaks), progress_(nullptr, "") {
     device_ = kernels::MakeDevice("cpu").value();
     data_ = LoadTrainingData(job).value();
     model_ = MakeJobModel(job, *data_, *device_).value();
@@ -70,6 +96,8 @@ class InProcessWorker {
   absl::Status Connect(std::optional<uint32_t> wanted_slot = std::nullopt) {
     auto options = MakeClientOptions(job_, model_->schema(), data_->examples(), servers_);
     if (!options.ok()) return options.status();
+    options->hello.mutable_contract()->set_protocol(speaks_.newest);
+    options->hello.mutable_contract()->set_oldest_protocol(speaks_.oldest);
     client_options_ = *options;
     LeadClientOptions lead = {.address = servers_[0],
                               .connect_seconds = options->connect_seconds,
@@ -156,6 +184,7 @@ class InProcessWorker {
  private:
   const v1::JobSpec job_;
   const std::vector<std::string> servers_;
+  const ProtocolRange speaks_;
   std::atomic<bool> stop_{false};
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Dataset> data_;

@@ -369,7 +369,7 @@ TEST(CheckpointManifest, WhatItSaysIsChecked) {
   EXPECT_TRUE(open("\"step\": 40", "\"step\": 41").ok());
   const absl::Status newer = open("\"format_version\": 1", "\"format_version\": 2");
   EXPECT_TRUE(absl::IsFailedPrecondition(newer)) << newer;
-  EXPECT_THAT(std::string(newer.message()), HasSubstr("use the version that wrote it"));
+  EXPECT_THAT(std::string(newer.message()), HasSubstr("format 2, and this program reads only 1: a newer release wrote it"));
   const std::vector<std::pair<std::pair<std::string, std::string>, std::string>> cases = {
       {{"\"foreshard checkpoint\"", "\"another\""}, "not of a checkpoint"},
       {{"\"step\": 40", "\"step\": -40"}, "'step'"},

@@ -42,6 +42,7 @@ class Machines final : public RecoveryTarget {
       options.plan = segment;
       options.synchronous = synchronous;
       options.members = synchronous ? kDurableWorkers : 0;
+      options.squeeze = {.freeze_round = 5, .fold_rounds = 4, .measure_rounds = 2};
       segments.push_back(Segment::Create(options).value());
     }
   }
@@ -223,7 +224,9 @@ class UndisturbedRun {
     if (event.kind == EventKind::kSkip) {
       Perform(event);
     } else {
-      Perform(event, Draw(2) == 0 ? CodecId::kNone : CodecId::kOneBit, Values(segment));
+      // Rules that squeeze ask for full precision before their freeze and at folds.
+      const bool whole = FindRule(rule_)->squeezes ? segment.phase() == Phase::kFull || segment.folds() : Draw(2) == 0;
+      Perform(event, whole ? CodecId::kNone : CodecId::kOneBit, Values(segment));
     }
     if (segment.RoundComplete()) {
       Perform({.kind = EventKind::kRoundClosed, .segment = id, .argument = segment.open_round()});

@@ -314,7 +314,7 @@ TEST_P(ReaderModes, AnothersJournalIsRefusedByName) {
 }
 
 TEST(JournalReader, ANewerFormatIsRefused) {
-  for (const auto& [offset, text] : {std::pair{8, "format 2"}, std::pair{11, "events have format 2"}}) {
+  for (const auto& [offset, text] : {std::pair{8, "format 2"}, std::pair{11, "events has format 2"}}) {
     FaultyStorage storage;
     std::string header = EncodeJournalHeader({.identity = kTestIdentity, .sequence = 1, .first_number = 1});
     header[offset] = 2;
@@ -324,7 +324,7 @@ TEST(JournalReader, ANewerFormatIsRefused) {
     const absl::Status status = ReadJournal(storage).status;
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr(text), HasSubstr("use the version that wrote it")));
+                AllOf(HasSubstr(text), HasSubstr("a newer release wrote it")));
   }
 }
 

@@ -40,6 +40,20 @@ TEST(ReplyBuffers, KeepsToItsBudget) {
   EXPECT_EQ(buffers.used_bytes(), 0);
 }
 
+TEST(ReplyBuffers, SomeMayBeKeptFree) {
+  ReplyBuffers buffers(1000);
+  EXPECT_FALSE(buffers.Take(701, 300).has_value());
+  EXPECT_FALSE(buffers.Take(1, ~uint64_t{0}).has_value());
+  const auto first = buffers.Take(700, 300);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_FALSE(buffers.Take(1, 300).has_value());
+  const auto second = buffers.Take(300);
+  ASSERT_TRUE(second.has_value());
+  buffers.Return(*first);
+  buffers.Return(*second);
+  EXPECT_EQ(buffers.used_bytes(), 0);
+}
+
 TEST(ReplyBuffers, SlicesMayOutliveThePool) {
   grpc::Slice slice;
   {

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "server/shard.h"
+#include "common/net/retry_after.h"
 #include "tests/server/server_harness.h"
 
 namespace foreshard {
@@ -35,7 +36,10 @@ TEST(Hello, TheFirstBringsTheSchemaAndTheRestMustMatch) {
     EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status;
     return Message(status);
   };
-  EXPECT_THAT(refused([](auto& r) { r.mutable_contract()->set_protocol(99); }),
+  EXPECT_THAT(refused([](auto& r) {
+                r.mutable_contract()->set_protocol(99);
+                r.mutable_contract()->set_oldest_protocol(98);
+              }),
               HasSubstr("another protocol version"));
   const std::string job = refused([](auto& r) {
     r.mutable_contract()->set_job(1);
@@ -416,6 +420,79 @@ TEST(Exchange, IsBoundedByTheByteBudget) {
   EXPECT_THAT(Message(answer.status), HasSubstr("servers.inflight_bytes"));
   EXPECT_TRUE(worker.Read(0).status.ok());
   EXPECT_EQ(servers.Status().pushes_rejected(), 0);  // it may come again
+}
+
+TEST(Exchange, WithoutRoomCallersAreToldWhenToComeAgain) {
+  TestServers servers(TestJob({"servers.inflight_bytes=1100000"}));
+  const grpc::Slice slice(std::string(1'200'000, 'x'));
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(servers.channels[0]);
+  absl::Duration last = absl::ZeroDuration();
+  for (int k = 0; k < 5; ++k) {
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    auto reader = stub.PrepareUnaryCall(&context, "/foreshard.v1.ParameterServer/Exchange", request, &queue);
+    reader->StartCall();
+    reader->Finish(&reply, &status, &status);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    ASSERT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    const absl::Duration wait = RetryAfter(context.GetServerTrailingMetadata());
+    EXPECT_GT(wait, last) << "one behind the other";
+    last = wait;
+  }
+  EXPECT_LE(last, kLongestRetryAfter);
+}
+
+TEST(Hello, IsBoundedByItsLengthAndTheByteBudget) {
+  TestServers servers(TestJob({"servers.inflight_bytes=1100000"}));
+  const auto say = [&](size_t bytes) {
+    v1::HelloRequest request = servers.Hello(0, 5);
+    request.set_job_text(std::string(bytes, 'x'));
+    return servers.Say(0, request);
+  };
+  EXPECT_TRUE(say(1000).ok());
+  const absl::Status refused = say(50'000);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(Message(refused), HasSubstr("40 times as many must fit into servers.inflight_bytes (1100000)"));
+  const grpc::Slice slice("\xff");
+  const auto nonsense = SendRaw(servers.channels[0], grpc::ByteBuffer(&slice, 1), 30, "/foreshard.v1.Lead/Register");
+  EXPECT_EQ(nonsense.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(Message(nonsense.status()), HasSubstr("bytes that are no RegisterRequest"));
+}
+
+TEST(Hello, AgreesOnTheNewestProtocolThatBothSpeak) {
+  TestServers servers(TestJob());
+  v1::HelloRequest request = servers.Hello(0, 5);
+  v1::HelloReply reply;
+  const auto say = [&](uint32_t oldest, uint32_t newest) {
+    request.mutable_contract()->set_oldest_protocol(oldest);
+    request.mutable_contract()->set_protocol(newest);
+    return servers.Say(0, request, &reply);
+  };
+  EXPECT_TRUE(say(kProtocolVersion, kProtocolVersion + 1).ok());
+  EXPECT_EQ(reply.protocol(), kProtocolVersion);
+  EXPECT_TRUE(say(0, kProtocolVersion).ok());
+  EXPECT_EQ(reply.protocol(), kProtocolVersion);
+  EXPECT_TRUE(say(0, kOldestProtocol).ok());
+  EXPECT_EQ(reply.protocol(), kOldestProtocol);
+  for (const absl::Status& refused : {say(0, kProtocolVersion + 1), say(0, kOldestProtocol - 1)}) {
+    EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+    EXPECT_THAT(Message(refused), HasSubstr("another protocol version"));
+  }
+  // The worker says in every message what it speaks.
+  TestWorker worker(servers, 0, 5);
+  worker.InitialiseAll();
+  v1::ExchangeHeader header = worker.PushHeader(0, 0);
+  header.mutable_contract()->set_protocol(kProtocolVersion + 1);
+  header.mutable_contract()->set_oldest_protocol(kProtocolVersion + 1);
+  const std::string payload = worker.Encode(0, worker.Gradient(0, 0));
+  EXPECT_EQ(worker.Send(header, payload).status.code(), Code::kFailedPrecondition);
+  header.mutable_contract()->set_oldest_protocol(kProtocolVersion);
+  EXPECT_EQ(worker.Send(header, payload).header.result(), v1::ReplyHeader::APPLIED);
 }
 
 TEST(Exchange, RepliesCarryDifferencesWhereTheJobSaysSo) {

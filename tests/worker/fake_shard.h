@@ -17,6 +17,7 @@
 #include "common/core/bytes.h"
 #include "common/core/shard_plan.h"
 #include "common/net/channel.h"
+#include "common/net/retry_after.h"
 #include "foreshard/v1/admin.grpc.pb.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "grpcpp/server.h"
@@ -41,6 +42,7 @@ class FakeShard final : public v1::ParameterServer::Service,
     bool rounds = false;        // a ticket's round is its number
     CodecSettings codec_settings;
     uint64_t seed = 0;
+    absl::Duration retry_after;  // said with each RESOURCE_EXHAUSTED
   };
   struct State {
     std::vector<float> values;
@@ -219,6 +221,9 @@ class FakeShard final : public v1::ParameterServer::Service,
     requests_.push_back(*request);
     most_at_once_ = std::max(most_at_once_, ++at_once_);
     const grpc::Status status = Handle(*request, reply);
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+      AddRetryAfter(*context, options_.retry_after);
+    }
     const uint32_t segment = request->header().segment();
     const auto released = [&]() { return held_.count(segment) == 0 || context->IsCancelled(); };
     while (!released()) {

@@ -406,6 +406,30 @@ TEST_F(ParameterClientTest, AsksAgainWhenAReplyIsDamaged) {
   }
 }
 
+TEST_F(ParameterClientTest, ComesAgainNoSoonerThanAServerWithoutRoomHasSaid) {
+  constexpr absl::Duration kAsked = absl::Milliseconds(300);
+  FakeShard::Options options;
+  options.retry_after = kAsked;
+  StartServers(options);
+  auto client = Connected(Options());
+  absl::Time refused, again;
+  servers_[0]->SetFault([&](const v1::ExchangeHeader& header, bool applied) {
+    if (applied || header.kind() != v1::ExchangeHeader::PUSH || header.segment() != 0) return grpc::Status::OK;
+    if (refused == absl::Time()) {
+      refused = absl::Now();
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "no room");
+    }
+    again = absl::Now();
+    return grpc::Status::OK;
+  });
+  std::vector<float> gradient = Gradient(0);
+  ASSERT_TRUE(client->Push({.ticket = 0, .gradient = gradient.data()}).ok());
+  ASSERT_TRUE(client->Finish().ok());
+  // A wait may be longer, never shorter.
+  EXPECT_GE(again - refused, kAsked);
+  EXPECT_EQ(servers_[0]->state(0).applied, 1u);
+}
+
 TEST_F(ParameterClientTest, SendsAgainWhatWasDamagedOnItsWay) {
   StartServers();
   auto client = Connected(Options());

@@ -10,6 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr uint64_t kReadBytes = 1 << 24;
+constexpr uint64_t kFirstReadBytes = 1 << 16;
 
 }  // namespace
 
@@ -51,7 +52,8 @@ absl::StatusOr<uint64_t> GzReader::Append(uint64_t bytes, std::vector<uint8_t>* 
   uint64_t done = 0;
   while (done < bytes) {
     const uint64_t before = to->size();
-    const uint64_t piece = std::min(bytes - done, kReadBytes);
+    // Small files take little: what is read next is no more than what was there.
+    const uint64_t piece = std::min({bytes - done, kReadBytes, std::max(done, kFirstReadBytes)});
     to->resize(before + piece);
     const auto got = Read(to->data() + before, piece);
     if (!got.ok()) return got.status();

@@ -83,5 +83,15 @@ TEST(PayloadReader, EveryCutGivesTheSameRuns) {
   }
 }
 
+TEST(ByteReader, ABoolIsZeroOrOne) {
+  const std::string text("\0\1\2", 3);
+  ByteReader reader{std::string_view(text)};
+  EXPECT_FALSE(reader.Get<bool>());
+  EXPECT_TRUE(reader.Get<bool>());
+  EXPECT_TRUE(reader.ok());
+  EXPECT_FALSE(reader.Get<bool>());
+  EXPECT_FALSE(reader.ok());
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -76,10 +76,51 @@ TEST(JobParts, ContractNamesWhatDiffers) {
     return std::string(status.message());
   };
   using ::testing::HasSubstr;
-  EXPECT_THAT(refused([](auto& c) { c.set_protocol(9); }), HasSubstr("protocol version"));
+  EXPECT_THAT(refused([](auto& c) { c.set_protocol(9), c.set_oldest_protocol(9); }), HasSubstr("protocol version"));
   EXPECT_THAT(refused([](auto& c) { c.set_job(9); }), HasSubstr("another job"));
   EXPECT_THAT(refused([](auto& c) { c.set_schema(9); }), HasSubstr("model schema"));
   EXPECT_THAT(refused([](auto& c) { c.set_plan(9); }), HasSubstr("shard plan"));
+}
+
+v1::Contract Speaks(uint32_t oldest, uint32_t newest) {
+  v1::Contract contract;
+  contract.set_protocol(newest);
+  contract.set_oldest_protocol(oldest);
+  return contract;
+}
+
+TEST(Protocols, TheNewestThatBothSpeakIsUsed) {
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(3, 4)), 4u);
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(3, 3)), 3u) << "a worker of the last release";
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(4, 5)), 4u) << "a worker of the next release";
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(0, 4)), 4u) << "one that says no oldest";
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(9, 4)), 4u) << "an oldest that cannot be";
+}
+
+TEST(Protocols, OthersAreRefusedByName) {
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(1, 2)), 0u);
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(5, 6)), 0u);
+  EXPECT_EQ(CommonProtocol(Speaks(3, 4), Speaks(0, 0)), 0u);
+  EXPECT_TRUE(CheckContract(Speaks(3, 4), Speaks(4, 5)).ok());
+  const absl::Status refused = CheckContract(Speaks(3, 4), Speaks(0, 5));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("this server speaks 3 to 4, the caller 5; upgrade this server"), std::string::npos)
+      << refused;
+  const absl::Status older = CheckContract(Speaks(3, 4), Speaks(1, 2));
+  EXPECT_NE(older.message().find("the caller 1 to 2; upgrade the caller"), std::string::npos) << older;
+}
+
+TEST(Protocols, AWorkerTakesWhatItSpeaksFromAServer) {
+  EXPECT_EQ(AgreedProtocol(Speaks(3, 4), 3, "server 1").value(), 3u);
+  EXPECT_EQ(AgreedProtocol(Speaks(3, 4), 4, "server 1").value(), 4u);
+  EXPECT_EQ(AgreedProtocol(Speaks(3, 4), 0, "server 1").value(), 4u) << "a server that says none";
+  const absl::Status newer = AgreedProtocol(Speaks(3, 4), 5, "server 1").status();
+  EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(newer.message().find("this worker speaks 3 to 4, and server 1 wants to speak 5; upgrade this worker"),
+            std::string::npos)
+      << newer;
+  EXPECT_NE(AgreedProtocol(Speaks(3, 4), 2, "server 1").status().message().find("upgrade the server"),
+            std::string::npos);
 }
 
 }  // namespace
