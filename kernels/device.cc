@@ -4,9 +4,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/device_failure.h"
 #include "kernels/wiring.h"
 #ifdef FORESHARD_WITH_CUDA
 #include "kernels/cuda/probe.h"
+#endif
+#ifdef FORESHARD_WITH_CUDNN
+#include "kernels/cuda/libraries/cuda_device.h"
 #endif
 
 namespace foreshard::kernels {
@@ -56,24 +60,32 @@ absl::StatusOr<Shape> Earlier(uint32_t layer, absl::Span<const Shape> before) {
                    " before it"));
 }
 
-// What a GPU could not be used for, in words.
-std::string GpuProblem(int number) {
+// The GPU, or in words why it cannot be used.
+absl::StatusOr<std::unique_ptr<Device>> TryGpu(int number, const DeviceOptions& options) {
 #ifdef FORESHARD_WITH_CUDA
   const CudaProbe probe = ProbeCuda();
-  if (probe.gpus.empty()) return probe.error;
+  if (probe.gpus.empty()) return absl::UnavailableError(probe.error);
   if (static_cast<size_t>(number) >= probe.gpus.size()) {
-    return absl::StrCat("there is no cuda:", number, ", the driver shows ", probe.gpus.size(),
-                        " GPU", probe.gpus.size() == 1 ? "" : "s", " (counted from 0)");
+    return absl::UnavailableError(absl::StrCat("there is no cuda:", number, ", the driver shows ",
+                                               probe.gpus.size(), " GPU",
+                                               probe.gpus.size() == 1 ? "" : "s",
+                                               " (counted from 0)"));
   }
+#ifdef FORESHARD_WITH_CUDNN
+  return cuda::MakeCudaDevice(number, options, "");
+#else
   const CudaGpu& gpu = probe.gpus[number];
-  return absl::StrCat("found ", gpu.name, " (compute capability ", gpu.major, ".", gpu.minor, ", ",
-                      gpu.memory_bytes >> 20, " MiB, driver CUDA ",
-                      CudaVersionText(probe.driver_version), ", built with CUDA ",
-                      CudaVersionText(probe.runtime_version),
-                      "), but this version computes layers on the CPU only");
+  return absl::UnavailableError(absl::StrCat(
+      "found ", gpu.name, " (compute capability ", gpu.major, ".", gpu.minor, ", ",
+      gpu.memory_bytes >> 20, " MiB, driver CUDA ", CudaVersionText(probe.driver_version),
+      ", built with CUDA ", CudaVersionText(probe.runtime_version),
+      "), but this program was built without cuDNN, and computes layers on the CPU only"));
+#endif
 #else
   static_cast<void>(number);
-  return "this program was built without CUDA (configure with -DFORESHARD_CUDA=ON)";
+  static_cast<void>(options);
+  return absl::UnavailableError(
+      "this program was built without CUDA (configure with -DFORESHARD_CUDA=ON)");
 #endif
 }
 
@@ -189,6 +201,23 @@ uint64_t TrainingFlops(const NetworkSpec& spec) {
   return total;
 }
 
+absl::StatusOr<Precision> ParsePrecision(std::string_view text) {
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+    if (text == NameOf(precision)) return precision;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("precision '", absl::string_view(text.data(), text.size()),
+                                                 "' is not known: use fp32, tf32 or bf16"));
+}
+
+std::string_view NameOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32: return "fp32";
+    case Precision::kTf32: return "tf32";
+    case Precision::kBf16: return "bf16";
+  }
+  return "fp32";
+}
+
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,
                                                    const DeviceOptions& options) {
   if (options.threads == 0) {
@@ -196,7 +225,9 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,
   }
   if (spec == "cpu") return cpu::MakeCpuDevice(options, "");
   if (spec == "auto") {
-    return cpu::MakeCpuDevice(options, absl::StrCat("no GPU used: ", GpuProblem(0)));
+    auto gpu = TryGpu(0, options);
+    if (gpu.ok()) return gpu;
+    return cpu::MakeCpuDevice(options, absl::StrCat("no GPU used: ", gpu.status().message()));
   }
   int number = 0;
   const std::string asked(spec);
@@ -207,8 +238,11 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,
     return absl::InvalidArgumentError(absl::StrCat(
         "device '", asked, "' is not known: use auto, cpu, cuda or cuda:n (n counts from 0)"));
   }
-  return absl::UnavailableError(absl::StrCat("device '", asked, "' cannot be used: ",
-                                             GpuProblem(number), "; use --device=cpu or auto"));
+  auto gpu = TryGpu(number, options);
+  if (gpu.ok()) return gpu;
+  return DeviceFailure(absl::UnavailableError(absl::StrCat("device '", asked, "' cannot be used: ",
+                                                           gpu.status().message(),
+                                                           "; use --device=cpu or auto")));
 }
 
 }  // namespace foreshard::kernels

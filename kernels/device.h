@@ -180,6 +180,24 @@ class Buffer {
   virtual absl::Status Read(uint64_t offset, void* host, uint64_t bytes) const = 0;
 };
 
+// The vectors of steps on a device that does not work in host memory: the whole flat vector, the
+// gradient [trainable_elements] and the statistics [the rest]. Thread-compatible; lives on while
+// a network works on it. Errors are the device's (device_failure.h).
+class StepMemory {
+ public:
+  virtual ~StepMemory() = default;
+  virtual float* vector() = 0;
+  virtual float* gradient() = 0;
+  virtual float* statistics() = 0;
+
+  // Begins to copy elements of the host's vector, which stays as it is until the next step is
+  // done; networks of the device that are asked to run from now on find them there. Copies run
+  // beside computing. `vector` is the host's whole vector, the same one each time.
+  virtual absl::Status Upload(const float* vector, uint64_t begin, uint64_t elements) = 0;
+  // After a step: brings the two to host memory; null is left out.
+  virtual absl::Status Download(float* gradient, float* statistics) = 0;
+};
+
 // Outlives what it makes. Safe to share between threads.
 class Device {
  public:
@@ -189,6 +207,13 @@ class Device {
   virtual const std::string& description() const = 0;
   // "cpu", or "cuda:0".
   virtual std::string_view name() const = 0;
+  // Whether networks read and write host memory; else their vectors are StepMemory's.
+  virtual bool uses_host_memory() const { return true; }
+  // Null where networks work in host memory. RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::unique_ptr<StepMemory>> MakeStepMemory(uint64_t trainable_elements,
+                                                                     uint64_t elements) {
+    return nullptr;
+  }
 
   // RESOURCE_EXHAUSTED when there is not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(uint64_t bytes) = 0;
@@ -200,12 +225,25 @@ class Device {
                                       const float* b, float* c) = 0;
 };
 
+// Of a GPU's layers. Parameters, gradients, statistics and the loss are fp32 with each.
+enum class Precision : uint8_t {
+  kFp32,  // throughout
+  kTf32,  // products of fp32 numbers rounded to 10 bits of mantissa, on cards that have it
+  kBf16,  // activations, and weights as layers read them, are bf16; sums fp32
+};
+
+// "fp32", "tf32", "bf16".
+absl::StatusOr<Precision> ParsePrecision(std::string_view text);
+std::string_view NameOf(Precision precision);
+
 struct DeviceOptions {
   // CPU threads of one network. More than one only pays on a machine that the
   // worker has to itself; then start the program with OMP_WAIT_POLICY=passive in
   // its environment (OpenMP reads it before main), or its threads spin between
   // layers. One thread never waits for others, so it needs nothing.
   uint32_t threads = 1;
+  // Of layers on a GPU; the CPU computes in fp32.
+  Precision precision = Precision::kTf32;
 };
 
 // spec: "auto", "cpu", "cuda" or "cuda:n". auto takes a GPU where one can be

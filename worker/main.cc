@@ -31,6 +31,7 @@
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "kernels/device.h"
+#include "kernels/device_failure.h"
 #include "worker/batch_times.h"
 #include "worker/evaluator.h"
 #include "worker/gradient.h"
@@ -51,6 +52,7 @@ struct Flags {
   std::string role = "worker";
   std::string name;
   std::string device = "auto";
+  std::string precision = "tf32";
   std::optional<uint32_t> slot;
   double slowdown = 1;
   BatchTimesOptions times;
@@ -160,6 +162,10 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     if (!endpoint.ok()) return endpoint.status();
     setup->endpoint = *std::move(endpoint);
     setup->metrics_address = setup->endpoint->address();
+  }
+  if (!setup->device->uses_host_memory()) {
+    LOG(INFO) << setup->device->name()
+              << " computes gradients; worker halves and codecs run on the CPU";
   }
   const ShardPlan& plan = setup->client.plan;
   LOG(INFO) << absl::StrFormat(
@@ -330,6 +336,11 @@ int Main(int argc, char** argv) {
   app.add_option("--name", flags.name, "How logs and status call this process [host-pid]");
   app.add_option("--device", flags.device, "auto (a GPU where there is one), cpu, cuda or cuda:n")
       ->capture_default_str();
+  app.add_option("--precision", flags.precision,
+                 "How a GPU's layers multiply: fp32, tf32 or bf16; parameters and gradients are "
+                 "fp32 with each, and so is all that the CPU does")
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16"}))
+      ->capture_default_str();
   app.add_option("--slot", flags.slot,
                  "Worker slot to take; whoever holds it is fenced [any free one]");
   app.add_option("--slowdown", flags.slowdown,
@@ -364,7 +375,8 @@ int Main(int argc, char** argv) {
   const Signals signals;
 
   Setup setup;
-  auto device = kernels::MakeDevice(flags.device);
+  auto device = kernels::MakeDevice(
+      flags.device, {.precision = kernels::ParsePrecision(flags.precision).value()});
   if (!device.ok()) {
     LOG(ERROR) << device.status().message();
     return device.status().code() == absl::StatusCode::kUnavailable ? kExitDeviceLost
@@ -381,7 +393,7 @@ int Main(int argc, char** argv) {
     return signals.exit_code();
   }
   if (!status.ok()) LOG(ERROR) << status.message();
-  return ExitCodeFor(status);
+  return kernels::IsDeviceFailure(status) ? kExitDeviceLost : ExitCodeFor(status);
 }
 
 }  // namespace

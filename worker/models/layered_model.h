@@ -60,6 +60,8 @@ class LayeredModel : public Model {
   Schema schema_;
   std::vector<FirstValues> first_values_;  // by tensor
   kernels::NetworkSpec spec_;
+  // Where the device does not work in host memory: the vectors on their way there and back.
+  std::unique_ptr<kernels::StepMemory> memory_;
   std::unique_ptr<kernels::Network> network_;
 };
 
