@@ -137,18 +137,18 @@ double Distance(absl::Span<const float> a, absl::Span<const double> b, double sc
 }
 
 std::vector<Layer> Everything() {
-  return {Convolution{.filters = 6, .bias = 0},                          // 0
+  return {Convolution{.filters = 4, .bias = 0},                          // 0
           BatchNorm{},                                                   // 1
           Relu{},                                                        // 2
-          Convolution{.filters = 6},                                     // 3
+          Convolution{.filters = 4},                                     // 3
           BatchNorm{},                                                   // 4
           AddFrom{2},                                                    // 5
           Relu{},                                                        // 6
-          Convolution{.filters = 8, .stride = 2},                        // 7
+          Convolution{.filters = 5, .stride = 2},                        // 7
           Relu{},                                                        // 8
-          Convolution{.filters = 8},                                     // 9
+          Convolution{.filters = 5},                                     // 9
           From{6},                                                       // 10
-          Subsample{.stride = 2, .channels = 8},                         // 11
+          Subsample{.stride = 2, .channels = 5},                         // 11
           AddFrom{9},                                                    // 12
           MaxPool{.size = 3, .stride = 2, .padding = 1},                 // 13
           GlobalAveragePool{},                                           // 14
@@ -162,7 +162,7 @@ class CudaNetworkTest : public OnDevice {};
 TEST_F(CudaNetworkTest, GradientsAreTheReferences) {
   // Tensors at positions that are aligned, and that are not.
   for (const uint64_t gap : {0, 1}) {
-    const Case c = MakeCase({8, 8, 3}, Everything(), gap);
+    const Case c = MakeCase({6, 6, 3}, Everything(), gap);
     const auto reference = ReferenceForward(c.spec, c.Batch(), c.Doubles(), true);
     const auto gradient = ReferenceGradient(c.spec, c.Batch(), c.Doubles());
     Machine machine(c.spec);
@@ -229,7 +229,7 @@ TEST_F(CudaNetworkTest, Bf16IsNearTheReference) {
 }
 
 TEST_F(CudaNetworkTest, TheSameBitsWhateverRanBefore) {
-  const Case c = MakeCase({8, 8, 3}, Everything());
+  const Case c = MakeCase({6, 6, 3}, Everything());
   Machine machine(c.spec);
   machine.Train(c, c.Batch());
   const std::vector<uint32_t> first = Bits(machine.gradient);
