@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -144,6 +145,10 @@ struct StepOutput {
   bool accumulate = false;
   float* gradient = nullptr;
   float* statistics = nullptr;
+  // Where networks do not work in host memory: called once the whole step has been given to the
+  // device and before it is waited for, to give it what follows. An error ends the step. May be
+  // empty; the CPU does not call it.
+  std::function<absl::Status()> given;
 };
 
 // Asked with the extent of each tensor before a step first reads it.
@@ -180,6 +185,9 @@ class Buffer {
   virtual absl::Status Read(uint64_t offset, void* host, uint64_t bytes) const = 0;
 };
 
+class StepEncoder;  // step_encoder.h
+struct StepEncoderOptions;
+
 // The vectors of steps on a device that does not work in host memory: the whole flat vector, the
 // gradient [trainable_elements] and the statistics [the rest]. Thread-compatible; lives on while
 // a network works on it. Errors are the device's (device_failure.h).
@@ -196,6 +204,11 @@ class StepMemory {
   virtual absl::Status Upload(const float* vector, uint64_t begin, uint64_t elements) = 0;
   // After a step: brings the two to host memory; null is left out.
   virtual absl::Status Download(float* gradient, float* statistics) = 0;
+
+  // Encodes the gradient where it is (step_encoder.h). The memory outlives it. INVALID_ARGUMENT: a
+  // segment beyond the gradient; UNIMPLEMENTED: blocks of dead tensors; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::unique_ptr<StepEncoder>> MakeEncoder(
+      const StepEncoderOptions& options) = 0;
 };
 
 // Outlives what it makes. Safe to share between threads.

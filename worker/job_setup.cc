@@ -8,6 +8,8 @@
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
+#include "glog/logging.h"
+#include "worker/device_push_encoder.h"
 
 namespace foreshard {
 namespace {
@@ -155,6 +157,30 @@ std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
       MakeElasticOptions(job, BatchesPerEpoch(job, options.hello.train_examples()));
   if (!elastic.has_value()) return std::make_unique<PushGradients>(client);
   return std::make_unique<ElasticSteps>(*elastic, options.plan, options.schema, client);
+}
+
+absl::StatusOr<std::unique_ptr<kernels::StepEncoder>> MakeStepEncoder(
+    const ParameterClientOptions& options, Model& model) {
+  std::unique_ptr<kernels::StepEncoder> none;
+  kernels::StepMemory* const memory = model.step_memory();
+  if (memory == nullptr) return none;
+  const RuleTraits* rule = FindRule(options.rule);
+  std::string why;
+  if (options.squeeze.has_value() || (rule != nullptr && rule->elastic)) {
+    why = absl::StrCat("the worker's half of ", options.rule);
+  } else {
+    const CodecSet codecs(options.codec_settings);
+    auto encoder = memory->MakeEncoder(
+        MakeStepEncoderOptions(MakeEncoderOptions(options), options.plan, codecs));
+    if (encoder.ok()) {
+      LOG(INFO) << "pushes are made on the GPU (codec " << options.push_codec << ")";
+      return encoder;
+    }
+    if (encoder.status().code() != absl::StatusCode::kUnimplemented) return encoder.status();
+    why = std::string(encoder.status().message());
+  }
+  LOG(INFO) << "gradients leave the GPU in fp32, and pushes are made on the CPU: " << why;
+  return none;
 }
 
 v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::string& worker_name,

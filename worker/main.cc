@@ -171,10 +171,6 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     setup->endpoint = *std::move(endpoint);
     setup->metrics_address = setup->endpoint->address();
   }
-  if (!setup->device->uses_host_memory()) {
-    LOG(INFO) << setup->device->name()
-              << " computes gradients; worker halves and codecs run on the CPU";
-  }
   const ShardPlan& plan = setup->client.plan;
   LOG(INFO) << absl::StrFormat(
       "%s; %s data: %d training examples; model %s: %d parameters and %d running statistics in %d "
@@ -244,8 +240,11 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   }
   const auto train = [&]() -> absl::Status {
     // Messages point into the memory of these, so they outlive the client.
+    auto encoder = MakeStepEncoder(options, *setup.model);
+    if (!encoder.ok()) return encoder.status();
+    options.step_encoder = encoder->get();
     GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
-                              setup.train.get());
+                              setup.train.get(), encoder->get());
     std::unique_ptr<GradientUse> use;
     auto client = ParameterClient::Connect(options);
     if (!client.ok()) return client.status();

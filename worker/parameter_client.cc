@@ -143,6 +143,12 @@ class ServersClient : public ParameterClient {
     return RunToEnd(std::move(operation));
   }
 
+  absl::Status Prepare(uint64_t ticket, uint64_t round,
+                       std::optional<double> clip_norm) override {
+    if (const absl::Status done = Finish(); !done.ok()) return done;
+    return exchange_->Prepare(ticket, round, clip_norm);
+  }
+
   absl::Status Push(const StepGradient& step) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
     if (step.finite) statistics_.Add(step.statistics);
@@ -251,6 +257,7 @@ class ServersClient : public ParameterClient {
   double ErrorFeedbackRatio(const float* gradient) const override {
     return exchange_->ErrorFeedbackRatio(gradient);
   }
+  bool keeps_error() const override { return exchange_->keeps_error(); }
   absl::Span<const float> error() const override { return exchange_->error(); }
   Traffic traffic() const override { return exchange_->traffic(); }
   std::shared_ptr<grpc::Channel> channel(uint32_t shard) const override {

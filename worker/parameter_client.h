@@ -33,6 +33,7 @@
 #include "common/net/credentials.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "grpcpp/channel.h"
+#include "kernels/step_encoder.h"
 #include "kernels/worker_half.h"
 #include "worker/models/model.h"
 #include "worker/push_encoder.h"
@@ -94,6 +95,9 @@ struct ParameterClientOptions {
   std::string push_codec = "none";
   std::string reply_codec = "none";  // not every one in synchronous modes
   CodecSettings codec_settings;
+  // Where gradients stay on the device that computes them: it encodes them, made for
+  // MakeEncoderOptions of this. Outlives the client. Null: in host memory.
+  kernels::StepEncoder* step_encoder = nullptr;
   uint64_t seed = 0;  // the job's
   bool synchronous = false;
   // Members of rounds come and go: a round that does not close has a slow member, not a dead
@@ -123,7 +127,7 @@ struct StepGradient {
   // Further tickets that are consumed once the push is acknowledged (elastic rules).
   std::vector<uint64_t> earlier;
   uint64_t round = 0;  // synchronous modes: the step
-  // [trainable_elements]. The worker half works in place and messages point into
+  // [trainable_elements]; null where it is on the device. The worker half works in place and messages point into
   // it: elements may be read and written again once the gate has let them through.
   float* gradient = nullptr;
   // [statistic_elements], of this step's batch; copied. Null: none.
@@ -162,6 +166,11 @@ class ParameterClient : public ParameterGate {
   // to hold.
   virtual absl::Status Pull(Parameters which) = 0;
 
+  // Where gradients stay on a device, to be called while it computes the step (StepOutput::given):
+  // waits for the last push, then gives the device what Push of this ticket and round will send.
+  // `clip_norm` as GradientOptions. Elsewhere nothing, and it need not be called.
+  virtual absl::Status Prepare(uint64_t ticket, uint64_t round,
+                               std::optional<double> clip_norm) = 0;
   // Begins the exchange of a step and returns; first waits for the last one.
   virtual absl::Status Push(const StepGradient& step) = 0;
   // The gate: returns once these elements are those of the next step.
@@ -205,8 +214,10 @@ class ParameterClient : public ParameterGate {
   // gradient [trainable_elements]; 0 without compression. Only while nothing is
   // in flight; one block in 16 is looked at.
   virtual double ErrorFeedbackRatio(const float* gradient) const = 0;
-  // What compression has not sent yet, [trainable_elements]; empty without. Only
-  // while nothing is in flight.
+  // Whether compression keeps something back for the next push.
+  virtual bool keeps_error() const = 0;
+  // It, [trainable_elements]; empty without, and where it is on a device. Only while nothing is in
+  // flight.
   virtual absl::Span<const float> error() const = 0;
 
   virtual Traffic traffic() const = 0;

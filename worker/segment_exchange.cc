@@ -22,6 +22,12 @@ absl::Status Damaged(uint32_t segment, const absl::Status& what) {
       absl::StrCat("segment ", segment, ": the reply is damaged: ", what.message()));
 }
 
+std::unique_ptr<PushEncoding> MakeEncoding(const ParameterClientOptions& options) {
+  const PushEncoderOptions encoder = MakeEncoderOptions(options);
+  if (options.step_encoder == nullptr) return std::make_unique<PushEncoder>(encoder);
+  return std::make_unique<DevicePushEncoder>(encoder, options.step_encoder);
+}
+
 }  // namespace
 
 SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
@@ -33,7 +39,8 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       plain_(FindCodec(CodecId::kNone)),
       reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
-      encoder_(MakeEncoderOptions(options)),
+      encoder_(MakeEncoding(options)),
+      device_(options.step_encoder == nullptr ? nullptr : static_cast<DevicePushEncoder*>(encoder_.get())),
       server_incarnations_(std::move(server_incarnations)),
       queued_(options.servers.size()) {
   for (const SegmentPlan& plan : options.plan.segments()) {
@@ -43,11 +50,28 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
   ready_.assign(segments_.size(), 1);
 }
 
+absl::Status SegmentExchange::Prepare(uint64_t ticket, uint64_t round,
+                                      std::optional<double> clip_norm) {
+  if (device_ == nullptr) return absl::OkStatus();
+  aliases_.Wait();  // messages of the last push lie where the new bytes will
+  absl::MutexLock lock(&mutex_);
+  std::vector<SegmentStep> steps;
+  for (const SegmentState& segment : segments_) {
+    if (!IsTrainable(segment)) continue;
+    SegmentStep& step = steps.emplace_back();
+    step.place = {.worker = options_.hello.worker(), .sequence = segment.sequence + 1};
+    if (options_.synchronous) step.place.round = round;
+    step.ticket = ticket;
+    step.clock = segment.clock;
+  }
+  return device_->Prepare(options_.plan.segments(), steps, clip_norm);
+}
+
 void SegmentExchange::Begin(Operation operation) {
   aliases_.Wait();
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
-  if (operation_.fold) encoder_.FoldNext();
+  if (operation_.fold) encoder_->FoldNext();
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),
@@ -87,7 +111,7 @@ uint64_t SegmentExchange::PayloadBytes() const {
 
 std::vector<uint32_t> SegmentExchange::Unrepaired(uint64_t step) const {
   std::vector<uint32_t> segments;
-  if (!encoder_.has_momentum()) return segments;
+  if (!encoder_->has_momentum()) return segments;
   absl::MutexLock lock(&mutex_);
   for (const SegmentState& segment : segments_) {
     if (IsTrainable(segment) && (segment.clock < step || BringsShare(segment, step))) {
@@ -147,7 +171,12 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
   std::vector<grpc::Slice> payload;
   if (HasPayload(segment)) {
     const absl::Time start = absl::Now();
-    payload.push_back(MakePayload(segment));
+    absl::StatusOr<grpc::Slice> made = MakePayload(segment);
+    if (!made.ok()) {
+      End(made.status());
+      return std::nullopt;
+    }
+    payload.push_back(*std::move(made));
     header.set_checksum(Checksum(ByteSpan(payload[0].begin(), payload[0].size())));
     figures_.encode_seconds += absl::ToDoubleSeconds(absl::Now() - start);
   }
@@ -196,30 +225,39 @@ PushPlace SegmentExchange::Place(const SegmentState& segment) const {
 
 // The gradient is final by now: what is encoded here is committed, and every
 // retry sends the same bytes with the same sequence number.
-grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
+absl::StatusOr<grpc::Slice> SegmentExchange::MakePayload(SegmentState& segment) {
   const SegmentPlan& plan = *segment.plan;
   const uint64_t plain_bytes = plan.elements * sizeof(float);
   if (operation_.kind == v1::ExchangeHeader::INITIALISE) {
     return aliases_.Alias(operation_.values + plan.begin, plain_bytes);
   }
   if (operation_.kind == v1::ExchangeHeader::REPAIR) {
-    return aliases_.Alias(encoder_.momentum().data() + plan.begin, plain_bytes);
+    const absl::StatusOr<const float*> momentum = encoder_->Momentum(plan);
+    if (!momentum.ok()) return momentum.status();
+    return aliases_.Alias(*momentum, plain_bytes);
   }
   if (!IsTrainable(segment)) {
     const uint64_t place = plan.begin - options_.schema.trainable_elements();
     return aliases_.Alias(operation_.statistics + place, plain_bytes);
   }
-  float* gradient = operation_.gradient + plan.begin;
-  encoder_.Transform(plan, operation_.ticket, segment.clock, parameters_.data() + plan.begin,
-                     gradient);
-  if (encoder_.plain(plan)) {
-    segment.sent = ByteSpan(reinterpret_cast<const uint8_t*>(gradient), plain_bytes);
-    return aliases_.Alias(gradient, plain_bytes);
+  SegmentStep step = {
+      .place = Place(segment), .ticket = operation_.ticket, .clock = segment.clock};
+  if (device_ == nullptr) {
+    step.parameters = parameters_.data() + plan.begin;
+    step.gradient = operation_.gradient + plan.begin;
   }
-  const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
-  encoder_.Encode(plan, Place(segment), gradient, buffer.data);
-  grpc::Slice slice = pool_.Share(buffer);
-  if (encoder_.squeezes()) {
+  std::optional<BufferPool::Buffer> buffer;
+  const absl::StatusOr<ByteSpan> made = encoder_->Make(plan, step, [&](uint64_t bytes) {
+    buffer = pool_.Take(bytes);
+    return buffer->data;
+  });
+  if (!made.ok()) return made.status();
+  if (!buffer.has_value()) {
+    segment.sent = *made;
+    return aliases_.Alias(made->data(), made->size());
+  }
+  grpc::Slice slice = pool_.Share(*buffer);
+  if (encoder_->squeezes()) {
     segment.sent_slice = slice;
     segment.sent = ByteSpan(slice.begin(), slice.size());
   }
@@ -262,7 +300,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   if (pending) {
     // What is kept back is handed in after the round, before the worker leaves; calls do
     // not outlive a stop by long.
-    const bool folds = encoder_.squeezes() && !encoder_.error().empty();
+    const bool folds = encoder_->squeezes() && encoder_->keeps_error();
     if (options_.stop != nullptr && options_.stop->load() && !folds) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
     }
@@ -310,7 +348,7 @@ absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHe
                             .frozen = header.frozen(),
                             .fold = header.fold(),
                             .eta = header.learning_rate()};
-  const absl::Status taken = encoder_.TakeReply(*segment.plan, reply, payload, Place(segment), segment.sent,
+  const absl::Status taken = encoder_->TakeReply(*segment.plan, reply, payload, Place(segment), segment.sent,
                                                 parameters_.data() + segment.plan->begin);
   if (!taken.ok()) return taken;
   segment.sent = {};
@@ -323,7 +361,7 @@ absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHe
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
   const bool of_master = operation_.kind == v1::ExchangeHeader::READ && !operation_.lookahead;
-  if (encoder_.squeezes() && IsTrainable(segment) && !of_master) return ReadRound(segment, header, payload);
+  if (encoder_->squeezes() && IsTrainable(segment) && !of_master) return ReadRound(segment, header, payload);
   const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
     return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",
@@ -353,7 +391,7 @@ void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& he
   if (operation_.kind == v1::ExchangeHeader::REPAIR) {
     if (!BringsShare(segment, operation_.ticket)) return;
     segment.share_ticket = operation_.ticket;
-    encoder_.NoteRepaired(*segment.plan, operation_.ticket);
+    encoder_->NoteRepaired(*segment.plan, operation_.ticket);
   } else if (operation_.kind == v1::ExchangeHeader::PUSH) {
     segment.has_share = true;
     // After DUPLICATE the older ticket stays: should it be too old, the server knows better.
@@ -400,7 +438,9 @@ void SegmentExchange::NoteMeasure(const v1::RoundMeasure& measure) {
 std::optional<RoundSums> SegmentExchange::TakeRoundSums() const {
   if (round_totals_.segments == 0 || round_totals_.segments != trainable_segments_) return std::nullopt;
   RoundSums sums = round_totals_.Sums(operation_.round);
-  if (round_totals_.compressed()) sums.error_ratio = ErrorRatio(nullptr);
+  if (round_totals_.compressed()) {
+    sums.error_ratio = encoder_->ErrorFeedbackRatio(options_.plan.segments(), nullptr);
+  }
   return sums;
 }
 
@@ -450,10 +490,12 @@ absl::Status SegmentExchange::Refused(uint32_t token, const absl::Status& refusa
 }
 
 void SegmentExchange::Failed(const absl::Status& status) {
-  {
-    absl::MutexLock lock(&mutex_);
-    for (auto& queue : queued_) queue.clear();
-  }
+  absl::MutexLock lock(&mutex_);
+  End(status);
+}
+
+void SegmentExchange::End(const absl::Status& status) {
+  for (auto& queue : queued_) queue.clear();
   absl::MutexLock lock(&ready_mutex_);
   if (failure_.ok()) failure_ = status;
   all_ready_ = false;
@@ -497,12 +539,7 @@ double SegmentExchange::TakeWaitSeconds() {
 
 double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
   absl::MutexLock lock(&mutex_);
-  return ErrorRatio(gradient);
-}
-
-double SegmentExchange::ErrorRatio(const float* gradient) const {
-  const float* momentum = encoder_.momentum().empty() ? gradient : encoder_.momentum().data();
-  return encoder_.ErrorRatio(options_.plan.segments(), momentum);
+  return encoder_->ErrorFeedbackRatio(options_.plan.segments(), gradient);
 }
 
 uint64_t SegmentExchange::clock(uint32_t segment) const {

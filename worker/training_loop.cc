@@ -74,11 +74,15 @@ absl::StatusOr<bool> TrainingLoop::EnterRound(const Ticket& ticket) {
 }
 
 absl::Status TrainingLoop::Fold() {
-  if (!options_.views || !last_.has_value() || client_->error().empty()) return absl::OkStatus();
+  if (!options_.views || !last_.has_value() || !client_->keeps_error()) return absl::OkStatus();
   // A contribution without a gradient.
-  std::fill_n(computer_->gradient(), client_->error().size(), 0.0f);
+  const uint64_t round = last_->round + 1;
+  const absl::Status cleared = computer_->Clear([&](std::optional<double> clip_norm) {
+    return client_->Prepare(last_->number, round, clip_norm);
+  });
+  if (!cleared.ok()) return cleared;
   const absl::Status pushed = client_->Push({.ticket = last_->number,
-                                             .round = last_->round + 1,
+                                             .round = round,
                                              .gradient = computer_->gradient(),
                                              .fold = true});
   return pushed.ok() ? client_->Finish() : pushed;
@@ -93,7 +97,14 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const absl::StatusOr<bool> entered = EnterRound(dealt);
   if (!entered.ok()) return entered.status();
   if (!*entered) return absl::OkStatus();
-  const auto step = computer_->Compute(ticket, at->parameters, *at->gate);
+  const uint64_t round = options_.views               ? dealt.round
+                         : options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
+                                                                      options_.round_members)
+                                                      : 0;
+  const auto step = computer_->Compute(
+      ticket, at->parameters, *at->gate, [&](std::optional<double> clip_norm) {
+        return client_->Prepare(ticket, round, clip_norm);
+      });
   if (!step.ok()) return step.status();
   if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
   if (options_.views) {
@@ -122,10 +133,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   }
   const absl::Status taken = use_->Take(
       {.ticket = ticket,
-       .round = options_.views               ? dealt.round
-                : options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
-                                                           options_.round_members)
-                                           : 0,
+       .round = round,
        .gradient = computer_->gradient(),
        .statistics = computer_->statistics(),
        .finite = step->finite});

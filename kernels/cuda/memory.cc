@@ -26,6 +26,9 @@ absl::Status DoesNotFit(uint64_t bytes, const MemoryInfo& info) {
 }  // namespace
 
 absl::Status UseDevice(int number) {
+  // Asked before every step; what the driver shows costs more than the rest.
+  thread_local int used = -1;
+  if (number == used) return absl::OkStatus();
   const CudaProbe probe = ProbeCuda();
   if (number < 0 || static_cast<size_t>(number) >= probe.gpus.size()) {
     return DeviceFailure(absl::UnavailableError(absl::StrCat(
@@ -33,7 +36,10 @@ absl::Status UseDevice(int number) {
         probe.gpus.empty() ? probe.error
                            : absl::StrCat(probe.gpus.size(), " found, counted from 0"))));
   }
-  return CudaStatus(cudaSetDevice(number), absl::StrCat("using GPU ", number));
+  const absl::Status status =
+      CudaStatus(cudaSetDevice(number), absl::StrCat("using GPU ", number));
+  if (status.ok()) used = number;
+  return status;
 }
 
 absl::StatusOr<MemoryInfo> DeviceMemoryInfo() {

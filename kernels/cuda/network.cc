@@ -214,6 +214,14 @@ absl::StatusOr<LossSum> CudaNetwork::Train(const BatchView& batch, const float* 
            .statistics = output.statistics,
            .accumulate = output.accumulate});
   if (!run.ok()) return run;
+  if (output.given) {
+    const absl::Status given = output.given();
+    if (!given.ok()) {
+      // What was given uses the staging and the caller's memory.
+      static_cast<void>(WaitFor(stream_));
+      return given;
+    }
+  }
   return ReadLoss(**mode);
 }
 

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cuda/step_encoder.h"
+
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
 
@@ -73,6 +75,17 @@ absl::Status CudaStepMemory::Download(float* gradient, float* statistics) {
                 statistic_elements * sizeof(float));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<StepEncoder>> CudaStepMemory::MakeEncoder(
+    const StepEncoderOptions& options) {
+  return CudaStepEncoder::Make(computing_,
+                               {.vector = vector_.data(),
+                                .gradient = gradient(),
+                                .trainable_elements = trainable_elements_,
+                                .statistics = statistics(),
+                                .statistic_elements = elements_ - trainable_elements_},
+                               options);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

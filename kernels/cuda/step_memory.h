@@ -22,6 +22,8 @@ class CudaStepMemory final : public StepMemory {
 
   absl::Status Upload(const float* vector, uint64_t begin, uint64_t elements) override;
   absl::Status Download(float* gradient, float* statistics) override;
+  absl::StatusOr<std::unique_ptr<StepEncoder>> MakeEncoder(
+      const StepEncoderOptions& options) override;
 
  private:
   CudaStepMemory() = default;

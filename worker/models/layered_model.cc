@@ -182,23 +182,34 @@ absl::StatusOr<StepResult> LayeredModel::ForwardBackward(const Batch& batch, con
                                                          ParameterGate& gate, float weight,
                                                          bool accumulate, float* gradient,
                                                          float* statistics) {
+  if (memory_ != nullptr) {
+    auto step = ForwardBackwardOnDevice(batch, vector, gate, weight, accumulate, nullptr);
+    if (!step.ok()) return step;
+    const absl::Status back = memory_->Download(gradient, statistics);
+    if (!back.ok()) return back;
+    return step;
+  }
+  auto view = View(batch);
+  if (!view.ok()) return view.status();
+  auto wait = [&](uint64_t begin, uint64_t elements) { return gate.WaitFor(begin, elements); };
+  auto loss = network_->Train(*view, vector, wait, {weight, accumulate, gradient, statistics});
+  if (!loss.ok()) return loss.status();
+  return StepResult{loss->loss, loss->correct, batch.examples};
+}
+
+absl::StatusOr<StepResult> LayeredModel::ForwardBackwardOnDevice(
+    const Batch& batch, const float* vector, ParameterGate& gate, float weight, bool accumulate,
+    const std::function<absl::Status()>& given) {
   auto view = View(batch);
   if (!view.ok()) return view.status();
   auto wait = [&](uint64_t begin, uint64_t elements) {
     const absl::Status there = gate.WaitFor(begin, elements);
-    return there.ok() && memory_ != nullptr ? memory_->Upload(vector, begin, elements) : there;
+    return there.ok() ? memory_->Upload(vector, begin, elements) : there;
   };
-  kernels::StepOutput output = {weight, accumulate, gradient, statistics};
-  if (memory_ != nullptr) {
-    output.gradient = memory_->gradient();
-    output.statistics = memory_->statistics();
-  }
-  auto loss = network_->Train(*view, memory_ != nullptr ? memory_->vector() : vector, wait, output);
+  auto loss = network_->Train(
+      *view, memory_->vector(), wait,
+      {weight, accumulate, memory_->gradient(), memory_->statistics(), given});
   if (!loss.ok()) return loss.status();
-  if (memory_ != nullptr) {
-    const absl::Status back = memory_->Download(gradient, statistics);
-    if (!back.ok()) return back;
-  }
   return StepResult{loss->loss, loss->correct, batch.examples};
 }
 

@@ -43,6 +43,10 @@ class LayeredModel : public Model {
   absl::StatusOr<StepResult> ForwardBackward(const Batch& batch, const float* vector,
                                              ParameterGate& gate, float weight, bool accumulate,
                                              float* gradient, float* statistics) override;
+  kernels::StepMemory* step_memory() override { return memory_.get(); }
+  absl::StatusOr<StepResult> ForwardBackwardOnDevice(
+      const Batch& batch, const float* vector, ParameterGate& gate, float weight, bool accumulate,
+      const std::function<absl::Status()>& given) override;
   absl::Status BatchStatistics(const Batch& batch, const float* vector,
                                float* statistics) override;
   absl::StatusOr<StepResult> Evaluate(const Batch& batch, const float* vector) override;

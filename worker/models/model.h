@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -86,6 +87,16 @@ class Model {
                                                      ParameterGate& gate, float weight,
                                                      bool accumulate, float* gradient,
                                                      float* statistics) = 0;
+
+  // The device's vectors, where the model's device does not work in host memory; else null.
+  virtual kernels::StepMemory* step_memory() { return nullptr; }
+  // ForwardBackward whose gradient and statistics stay in step_memory(). `given` as StepOutput's;
+  // may be empty. Only where there is a step_memory().
+  virtual absl::StatusOr<StepResult> ForwardBackwardOnDevice(
+      const Batch& batch, const float* vector, ParameterGate& gate, float weight, bool accumulate,
+      const std::function<absl::Status()>& given) {
+    return absl::InternalError("this model's gradients are in host memory");
+  }
 
   // Only the batch's statistics at these parameters, in training mode: what
   // recalibration averages.
