@@ -260,7 +260,8 @@ struct DeviceOptions {
 };
 
 // spec: "auto", "cpu", "cuda" or "cuda:n". auto takes a GPU where one can be
-// used, else the CPU. INVALID_ARGUMENT: any other spec, or no threads.
+// used, else the CPU. INVALID_ARGUMENT: any other spec, a number beyond the GPUs
+// that are there, or no threads.
 // UNAVAILABLE: the device asked for is not there or cannot be used; the text
 // says what was found (a worker then exits with kExitDeviceLost).
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,

@@ -394,8 +394,7 @@ int Main(int argc, char** argv) {
       flags.device, {.precision = kernels::ParsePrecision(flags.precision).value()});
   if (!device.ok()) {
     LOG(ERROR) << device.status().message();
-    return device.status().code() == absl::StatusCode::kUnavailable ? kExitDeviceLost
-                                                                    : ExitCodeFor(device.status());
+    return kernels::IsDeviceFailure(device.status()) ? kExitDeviceLost : ExitCodeFor(device.status());
   }
   setup.device = *std::move(device);
   absl::Status status = Prepare(flags, &setup);

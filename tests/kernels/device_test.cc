@@ -28,6 +28,14 @@ TEST(MakeDeviceTest, AutoTakesTheCpuAndSaysWhy) {
   EXPECT_THAT((*device)->description(), HasSubstr("no GPU used: "));
 }
 
+TEST(MakeDeviceTest, ANumberBeyondTheGpusIsABadArgument) {
+  if (!MakeDevice("cuda").ok()) GTEST_SKIP() << "there is no GPU";
+  const absl::Status status = MakeDevice("cuda:999").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(IsDeviceFailure(status));
+  EXPECT_THAT(Message(status), HasSubstr("there is no cuda:999"));
+}
+
 TEST(MakeDeviceTest, CudaIsRefusedWithTheReason) {
   if (MakeDevice("cuda").ok()) GTEST_SKIP() << "there is a GPU";
   for (const char* spec : {"cuda", "cuda:0", "cuda:7"}) {

@@ -71,7 +71,7 @@ class DevicePushEncoderTest : public ::testing::TestWithParam<Case> {
     options_.push_codec = GetParam().codec;
     options_.codec_settings = kSettings;
     options_.seed = 17;
-    options_.schedule = {.learning_rate = 0.1, .warmup_epochs = 4, .batches_per_epoch = 3};
+    options_.schedule = {.learning_rate = 0.1, .warmup_epochs = 4, .workers = 4, .batches_per_epoch = 3};
     options_.hello.set_worker(2);
     options_.hello.set_incarnation(1);
     memory_ = device_.MakeStepMemory(kTrainable, kElements).value();
