@@ -187,6 +187,8 @@ class Buffer {
 
 class StepEncoder;  // step_encoder.h
 struct StepEncoderOptions;
+class StepReceiver;  // step_receiver.h
+struct StepReceiverOptions;
 
 // The vectors of steps on a device that does not work in host memory: the whole flat vector, the
 // gradient [trainable_elements] and the statistics [the rest]. Thread-compatible; lives on while
@@ -209,6 +211,9 @@ class StepMemory {
   // segment beyond the gradient; UNIMPLEMENTED: blocks of dead tensors; RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<std::unique_ptr<StepEncoder>> MakeEncoder(
       const StepEncoderOptions& options) = 0;
+  // Decodes parameters into the vector (step_receiver.h), in place of Upload. As MakeEncoder.
+  virtual absl::StatusOr<std::unique_ptr<StepReceiver>> MakeReceiver(
+      const StepReceiverOptions& options) = 0;
 };
 
 // Outlives what it makes. Safe to share between threads.

@@ -159,11 +159,10 @@ std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
   return std::make_unique<ElasticSteps>(*elastic, options.plan, options.schema, client);
 }
 
-absl::StatusOr<std::unique_ptr<kernels::StepEncoder>> MakeStepEncoder(
-    const ParameterClientOptions& options, Model& model) {
-  std::unique_ptr<kernels::StepEncoder> none;
+absl::StatusOr<DeviceExchange> MakeDeviceExchange(const ParameterClientOptions& options,
+                                                  Model& model) {
   kernels::StepMemory* const memory = model.step_memory();
-  if (memory == nullptr) return none;
+  if (memory == nullptr) return DeviceExchange();
   const RuleTraits* rule = FindRule(options.rule);
   std::string why;
   if (options.squeeze.has_value() || (rule != nullptr && rule->elastic)) {
@@ -173,14 +172,19 @@ absl::StatusOr<std::unique_ptr<kernels::StepEncoder>> MakeStepEncoder(
     auto encoder = memory->MakeEncoder(
         MakeStepEncoderOptions(MakeEncoderOptions(options), options.plan, codecs));
     if (encoder.ok()) {
-      LOG(INFO) << "pushes are made on the GPU (codec " << options.push_codec << ")";
-      return encoder;
+      auto receiver = memory->MakeReceiver(MakeReceiverOptions(options, codecs));
+      if (!receiver.ok()) return receiver.status();
+      LOG(INFO) << "pushes (" << options.push_codec << ") are made on the GPU, and replies ("
+                << options.reply_codec << ") are read there";
+      return DeviceExchange{*std::move(encoder), *std::move(receiver)};
     }
     if (encoder.status().code() != absl::StatusCode::kUnimplemented) return encoder.status();
     why = std::string(encoder.status().message());
   }
-  LOG(INFO) << "gradients leave the GPU in fp32, and pushes are made on the CPU: " << why;
-  return none;
+  LOG(INFO) << "gradients and parameters pass between GPU and CPU in fp32, and pushes are made on the "
+               "CPU: "
+            << why;
+  return DeviceExchange();
 }
 
 v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::string& worker_name,

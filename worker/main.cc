@@ -240,11 +240,12 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   }
   const auto train = [&]() -> absl::Status {
     // Messages point into the memory of these, so they outlive the client.
-    auto encoder = MakeStepEncoder(options, *setup.model);
-    if (!encoder.ok()) return encoder.status();
-    options.step_encoder = encoder->get();
+    const auto device = MakeDeviceExchange(options, *setup.model);
+    if (!device.ok()) return device.status();
+    options.step_encoder = device->encoder.get();
+    options.step_receiver = device->receiver.get();
     GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
-                              setup.train.get(), encoder->get());
+                              setup.train.get(), device->encoder.get());
     std::unique_ptr<GradientUse> use;
     auto client = ParameterClient::Connect(options);
     if (!client.ok()) return client.status();

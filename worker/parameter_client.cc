@@ -248,6 +248,7 @@ class ServersClient : public ParameterClient {
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override {
     return exchange_->WaitFor(begin, elements);
   }
+  bool on_device() const override { return options_.step_receiver != nullptr; }
   absl::Status Finish() override { return exchange_->WaitDone(); }
   float* parameters() override { return exchange_->parameters(); }
   uint64_t clock(uint32_t segment) const override { return exchange_->clock(segment); }
@@ -355,6 +356,17 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
           .trainable_elements = options.schema.trainable_elements(),
           .segments = options.plan.segments().size(),
           .squeeze = reader ? std::nullopt : options.squeeze};
+}
+
+kernels::StepReceiverOptions MakeReceiverOptions(const ParameterClientOptions& options,
+                                                 const CodecSet& codecs) {
+  kernels::StepReceiverOptions made = {.codec = codecs.Find(options.reply_codec)};
+  for (const SegmentPlan& segment : options.plan.segments()) {
+    if (segment.kind != TensorKind::kTrainable) continue;
+    made.segments.push_back(
+        {.begin = segment.begin, .elements = segment.elements, .blocks = segment.blocks});
+  }
+  return made;
 }
 
 bool RepairsSteps(const ParameterClientOptions& options) {

@@ -34,6 +34,7 @@
 #include "foreshard/v1/exchange.pb.h"
 #include "grpcpp/channel.h"
 #include "kernels/step_encoder.h"
+#include "kernels/step_receiver.h"
 #include "kernels/worker_half.h"
 #include "worker/models/model.h"
 #include "worker/push_encoder.h"
@@ -98,6 +99,8 @@ struct ParameterClientOptions {
   // Where gradients stay on the device that computes them: it encodes them, made for
   // MakeEncoderOptions of this. Outlives the client. Null: in host memory.
   kernels::StepEncoder* step_encoder = nullptr;
+  // Goes with it: takes the replies of trainable segments, made for MakeReceiverOptions of this.
+  kernels::StepReceiver* step_receiver = nullptr;
   uint64_t seed = 0;  // the job's
   bool synchronous = false;
   // Members of rounds come and go: a round that does not close has a slow member, not a dead
@@ -120,6 +123,10 @@ bool RepairsSteps(const ParameterClientOptions& options);
 
 // Of the client's pushes. A reader pushes nothing: it keeps neither momentum nor error.
 PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options);
+
+// Of replies, where they go to a device; `codecs` outlives the call that it is given to.
+kernels::StepReceiverOptions MakeReceiverOptions(const ParameterClientOptions& options,
+                                                 const CodecSet& codecs);
 
 // The gradient of one step, final: clipped, and known to be finite or not.
 struct StepGradient {
@@ -198,7 +205,8 @@ class ParameterClient : public ParameterGate {
   // DEADLINE_EXCEEDED where one does not answer at once.
   virtual absl::Status ChangeView(const v1::View& view) = 0;
 
-  // The whole flat vector, running statistics last. Elements may be read once the
+  // The whole flat vector, running statistics last; with a step_receiver these alone, all else is on
+  // the device. Elements may be read once the
   // gate has let them through; all of them after Pull or Finish. Between steps
   // the caller may overwrite values for its own use until the next Pull(kAsSent), and
   // may not push before it: replies may be differences to what is there.

@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
 #include "glog/logging.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/device_failure.h"
 
 namespace foreshard {
 namespace {
@@ -316,6 +316,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   if (header.result() != v1::ReplyHeader::INITIALISED) {
     const absl::Time start = absl::Now();
     const absl::Status read = Read(segment, header, parsed->payload());
+    if (kernels::IsDeviceFailure(read)) return read;
     if (!read.ok()) {
       return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
     }
@@ -375,16 +376,37 @@ absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader&
   }
   if (Checksum(payload) != header.checksum()) return absl::DataLossError("its checksum is wrong");
   const CodecKey key = ReplyKey(options_.seed, segment.plan->id, options_.hello.worker(), header.version());
-  if (const absl::Status read = reader_.Read(*segment.plan, *codec, key, payload,
-                                             parameters_.data() + segment.plan->begin);
-      !read.ok()) {
-    return read;
-  }
+  const absl::Status read =
+      options_.step_receiver != nullptr && IsTrainable(segment)
+          ? ReadToDevice(segment, *codec, key, payload)
+          : reader_.Read(*segment.plan, *codec, key, payload,
+                         parameters_.data() + segment.plan->begin);
+  if (!read.ok()) return read;
   // The master's parameters are not what the server takes this worker to hold.
   segment.as_sent = operation_.kind != v1::ExchangeHeader::READ || operation_.lookahead;
   segment.held_version = header.version();
   segment.clock = std::max(segment.clock, header.clock());
   return absl::OkStatus();
+}
+
+absl::Status SegmentExchange::ReadToDevice(const SegmentState& segment, const Codec& codec,
+                                           const CodecKey& key, const Payload& payload) {
+  const bool plain = codec.id() == CodecId::kNone;
+  if (!plain && codec.id() != reply_codec_->id()) {
+    return absl::DataLossError(
+        absl::StrCat("its codec is ", std::string(codec.name()), ", which was not asked for"));
+  }
+  const absl::Status checked = reader_.Check(*segment.plan, codec, payload);
+  if (!checked.ok()) return checked;
+  const uint32_t id = segment.plan->id;
+  const absl::StatusOr<uint8_t*> landing = options_.step_receiver->Landing(id);
+  if (!landing.ok()) return landing.status();
+  uint8_t* to = *landing;
+  for (const ByteSpan& piece : payload.pieces) {
+    if (!piece.empty()) std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+  return options_.step_receiver->Take(id, plain, key);
 }
 
 void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& header) {
@@ -517,15 +539,20 @@ absl::Status SegmentExchange::Await(const std::function<bool()>& ready) {
 
 absl::Status SegmentExchange::WaitFor(uint64_t begin, uint64_t elements) {
   const auto& plans = options_.plan.segments();
-  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    auto plan = std::partition_point(plans.begin(), plans.end(), [&](const SegmentPlan& p) {
-      return p.begin + p.elements <= begin;
-    });
-    for (; plan != plans.end() && plan->begin < begin + elements; ++plan) {
-      if (!ready_[plan->id]) return false;
-    }
-    return true;
+  const auto first = std::partition_point(plans.begin(), plans.end(), [&](const SegmentPlan& p) {
+    return p.begin + p.elements <= begin;
   });
+  const auto last = std::partition_point(
+      first, plans.end(), [&](const SegmentPlan& p) { return p.begin < begin + elements; });
+  const absl::Status there = Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return std::all_of(first, last, [&](const SegmentPlan& p) { return ready_[p.id] != 0; });
+  });
+  if (!there.ok() || options_.step_receiver == nullptr) return there;
+  for (auto plan = first; plan != last; ++plan) {
+    if (plan->kind != TensorKind::kTrainable) continue;
+    if (const absl::Status status = options_.step_receiver->Await(plan->id); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SegmentExchange::WaitDone() {

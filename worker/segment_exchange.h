@@ -139,6 +139,9 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
                          const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To the device, in place of parameters_.
+  absl::Status ReadToDevice(const SegmentState& segment, const Codec& codec, const CodecKey& key,
+                            const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // To be called when the answer to a push or skip has been read.
   void NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cuda/step_encoder.h"
+#include "kernels/cuda/step_receiver.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -14,8 +15,10 @@ constexpr uint64_t kAlignedElements = 64;
 
 absl::StatusOr<std::unique_ptr<CudaStepMemory>> CudaStepMemory::Make(NativeStream computing,
                                                                      uint64_t trainable_elements,
-                                                                     uint64_t elements) {
+                                                                     uint64_t elements,
+                                                                     int device) {
   std::unique_ptr<CudaStepMemory> made(new CudaStepMemory());
+  made->device_ = device;
   made->computing_ = computing;
   made->trainable_elements_ = trainable_elements;
   made->elements_ = elements;
@@ -86,6 +89,11 @@ absl::StatusOr<std::unique_ptr<StepEncoder>> CudaStepMemory::MakeEncoder(
                                 .statistics = statistics(),
                                 .statistic_elements = elements_ - trainable_elements_},
                                options);
+}
+
+absl::StatusOr<std::unique_ptr<StepReceiver>> CudaStepMemory::MakeReceiver(
+    const StepReceiverOptions& options) {
+  return CudaStepReceiver::Make(device_, computing_, vector_.data(), elements_, options);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

@@ -11,10 +11,10 @@ namespace FORESHARD_CUDA_NAMESPACE {
 
 class CudaStepMemory final : public StepMemory {
  public:
-  // `computing` is the stream that networks run on; it outlives this.
+  // `computing` is the stream that networks run on, of the GPU of this number; it outlives this.
   static absl::StatusOr<std::unique_ptr<CudaStepMemory>> Make(NativeStream computing,
                                                               uint64_t trainable_elements,
-                                                              uint64_t elements);
+                                                              uint64_t elements, int device = 0);
 
   float* vector() override { return vector_.data(); }
   float* gradient() override { return results_.data(); }
@@ -24,10 +24,13 @@ class CudaStepMemory final : public StepMemory {
   absl::Status Download(float* gradient, float* statistics) override;
   absl::StatusOr<std::unique_ptr<StepEncoder>> MakeEncoder(
       const StepEncoderOptions& options) override;
+  absl::StatusOr<std::unique_ptr<StepReceiver>> MakeReceiver(
+      const StepReceiverOptions& options) override;
 
  private:
   CudaStepMemory() = default;
 
+  int device_ = 0;
   NativeStream computing_ = nullptr;
   uint64_t trainable_elements_ = 0, elements_ = 0;
   uint64_t statistics_begin_ = 0;  // in results_, aligned

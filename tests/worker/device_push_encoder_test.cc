@@ -254,6 +254,7 @@ Trained Train(const Case& c, bool pushes_on_device) {
   options.rule = c.rule;
   options.half = {.momentum = 0.9f, .weight_decay = 0.01f};
   options.push_codec = c.codec;
+  options.reply_codec = c.codec;
   options.codec_settings = kSettings;
   options.seed = 9;
   options.schedule = {.learning_rate = 0.1, .batches_per_epoch = 8};
@@ -265,12 +266,13 @@ Trained Train(const Case& c, bool pushes_on_device) {
     lead->Completed(push.ticket, push.earlier);
     progress.Acknowledged(push);
   };
-  std::unique_ptr<kernels::StepEncoder> encoder;
-  if (pushes_on_device) encoder = MakeStepEncoder(options, *model).value();
-  EXPECT_EQ(encoder != nullptr, pushes_on_device);
-  options.step_encoder = encoder.get();
+  DeviceExchange on_device;
+  if (pushes_on_device) on_device = MakeDeviceExchange(options, *model).value();
+  EXPECT_EQ(on_device.encoder != nullptr, pushes_on_device);
+  options.step_encoder = on_device.encoder.get();
+  options.step_receiver = on_device.receiver.get();
   GradientComputer computer({.seed = 3, .batch_size = 12, .micro_batches = 2, .clip_norm = 0.5},
-                            model.get(), &data, encoder.get());
+                            model.get(), &data, on_device.encoder.get());
   auto client = ParameterClient::Connect(options).value();
   model->InitialValues(1, client->parameters());
   EXPECT_TRUE(client->Initialise({client->parameters(), model->schema().elements()}).ok());
@@ -283,7 +285,14 @@ Trained Train(const Case& c, bool pushes_on_device) {
   lead->Leave("finished");
   Trained trained;
   trained.parameters.assign(client->parameters(),
-                            client->parameters() + model->schema().elements());
+                            client->parameters() + model->schema().trainable_elements());
+  if (pushes_on_device) {
+    EXPECT_TRUE(client->WaitFor(0, trained.parameters.size()).ok());
+    EXPECT_TRUE(kernels::cuda::CopyToHost(trained.parameters.data(), model->step_memory()->vector(),
+                                          trained.parameters.size() * sizeof(float), device.stream())
+                    .ok());
+    EXPECT_TRUE(kernels::cuda::WaitFor(device.stream()).ok());
+  }
   trained.loss = progress.Figures(client->traffic()).loss();
   return trained;
 }

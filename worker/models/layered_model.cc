@@ -204,7 +204,7 @@ absl::StatusOr<StepResult> LayeredModel::ForwardBackwardOnDevice(
   if (!view.ok()) return view.status();
   auto wait = [&](uint64_t begin, uint64_t elements) {
     const absl::Status there = gate.WaitFor(begin, elements);
-    return there.ok() ? memory_->Upload(vector, begin, elements) : there;
+    return there.ok() && !gate.on_device() ? memory_->Upload(vector, begin, elements) : there;
   };
   auto loss = network_->Train(
       *view, memory_->vector(), wait,

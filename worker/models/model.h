@@ -41,6 +41,8 @@ class ParameterGate {
   // Returns once elements [begin, begin + elements) of the flat vector are
   // those of this step; an error ends the step.
   virtual absl::Status WaitFor(uint64_t begin, uint64_t elements) = 0;
+  // Whether the elements are then in the device's memory (StepReceiver), not in the host's.
+  virtual bool on_device() const { return false; }
 };
 
 // Of parameters that are all there.

@@ -102,7 +102,7 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<StepMemory>> MakeStepMemory(uint64_t trainable_elements,
                                                              uint64_t elements) override {
     if (auto s = UseDevice(number_); !s.ok()) return s;
-    return CudaStepMemory::Make(stream_.native(), trainable_elements, elements);
+    return CudaStepMemory::Make(stream_.native(), trainable_elements, elements, number_);
   }
   absl::Status MatrixMultiply(uint64_t m, uint64_t n, uint64_t k, const float* a, const float* b,
                               float* c) override {
