@@ -82,6 +82,7 @@ absl::Status CudaStepMemory::Download(float* gradient, float* statistics) {
 
 absl::StatusOr<std::unique_ptr<StepEncoder>> CudaStepMemory::MakeEncoder(
     const StepEncoderOptions& options) {
+  if (const absl::Status used = UseDevice(device_); !used.ok()) return used;
   return CudaStepEncoder::Make(computing_,
                                {.vector = vector_.data(),
                                 .gradient = gradient(),
@@ -93,6 +94,7 @@ absl::StatusOr<std::unique_ptr<StepEncoder>> CudaStepMemory::MakeEncoder(
 
 absl::StatusOr<std::unique_ptr<StepReceiver>> CudaStepMemory::MakeReceiver(
     const StepReceiverOptions& options) {
+  if (const absl::Status used = UseDevice(device_); !used.ok()) return used;
   return CudaStepReceiver::Make(device_, computing_, vector_.data(), elements_, options);
 }
 
