@@ -93,12 +93,10 @@ class Machine:
         """For CMAKE_CUDA_ARCHITECTURES."""
         return self.gpu["capability"].replace(".", "") if self.gpu else "75"
 
-    def cudnn_include(self):
-        """A folder with cudnn.h that CMake would not look into, or None."""
-        for folder in (self.torch or {}).get("include", []):
-            if os.path.exists(os.path.join(folder, "cudnn.h")):
-                return folder
-        return None
+    def headers(self):
+        """PyTorch's folders with headers of NVIDIA's libraries, which CMake would not look into."""
+        return [folder for folder in (self.torch or {}).get("include", [])
+                if any(os.path.exists(os.path.join(folder, name)) for name in ("cudnn.h", "cublasLt.h"))]
 
     def library_path(self):
         """LD_LIBRARY_PATH for our programs: PyTorch's cuDNN and cuBLAS behind what is set."""

@@ -126,7 +126,7 @@ class Check:
                      self.build_folder, f"-DCMAKE_CUDA_COMPILER={machine.nvcc}",
                      f"-DCMAKE_CUDA_ARCHITECTURES={machine.architecture()}",
                      f"-DFORESHARD_LIBRARIES={self.libraries or ''}",
-                     f"-DCUDNN_INCLUDE_DIRECTORY={machine.cudnn_include() or ''}"]
+                     f"-DFORESHARD_HEADERS={';'.join(machine.headers())}"]
         if machine.ninja:
             configure += ["-G", "Ninja"]
         status, lines = run_lines(configure, seconds, log)
@@ -139,7 +139,7 @@ class Check:
             reason = next((line.strip() for line in errors.splitlines() if "Could not find" in line
                            or "Could NOT find" in line or "By not providing" in line), last_words(log))
             raise Failed(f"CMake: {reason}{where} ({log})")
-        without_layers = any("no cudnn.h" in line for line in lines)
+        without_layers = any("layers and models are left out" in line for line in lines)
         status, lines = run_lines([machine.cmake, "--build", self.build_folder, "--parallel", str(self.jobs)],
                                   max(1, seconds - (time.monotonic() - begin)), log)
         if status is None:
@@ -206,7 +206,7 @@ class Check:
     def need_layers(self):
         self.need_gpu()
         if not self.built_with().get("layers"):
-            raise Impossible("built without cudnn.h, so there are no layers")
+            raise Impossible("built without cudnn.h or cublasLt.h, so there are no layers")
 
     def bench(self, part, arguments, seconds):
         status, lines = run_lines([self.program("gpu_bench"), *arguments], seconds, self.log(part),
