@@ -37,6 +37,10 @@ struct StepEncoderOptions {
   const Codec* codec = nullptr;          // asked while the encoder is made, not later
   std::string rule;                      // whose worker half is computed, where it has one
   WorkerHalfSettings half;
+  // Rules that compress rounds both ways (frozen_adam.h): momentum and denominator that all share
+  // are kept on the device too, pushes may be in full precision, and `rule` has no half.
+  bool rounds = false;
+  float beta1 = 0.9f;
 };
 
 // How one segment is pushed.
@@ -45,6 +49,9 @@ struct SegmentPush {
   // For a worker half, as WorkerHalf::Transform; the parameters are the step memory's.
   float eta = 0;
   float previous_eta = 0;
+  // Of rounds. mixed: the gradient becomes MixMomentum's. plain: it goes as fp32. folded, with plain:
+  // together with all that was kept back, of which nothing stays.
+  bool mixed = false, plain = false, folded = false;
 };
 
 struct StepNorm {
@@ -52,9 +59,9 @@ struct StepNorm {
   bool finite = true;  // norm, gradient and statistics
 };
 
-// Give, ClearGradient and ErrorRatio are called by the thread that computes steps, with none
-// under way but the one that Give belongs to; Norm by it afterwards; Bytes and ReadMomentum by
-// any one thread between two calls of Give. Errors are the device's (device_failure.h).
+// Give and ClearGradient are called by the thread that computes steps, with none under way but the
+// one that Give belongs to; Norm by it afterwards; Bytes, ReadMomentum and ErrorRatio by any one
+// thread between two calls of Give. Errors are the device's (device_failure.h).
 class StepEncoder {
  public:
   virtual ~StepEncoder() = default;
@@ -76,7 +83,8 @@ class StepEncoder {
   virtual absl::Status ReadMomentum(size_t segment, float* momentum) = 0;
   // Whether the codec keeps something back.
   virtual bool has_error() const = 0;
-  // ||error|| over ||momentum||, or over ||gradient|| where there is no momentum; 0 without error.
+  // ||error|| over ||momentum|| (of rounds the shared one), or over ||gradient|| where there is
+  // none; 0 without error.
   virtual absl::StatusOr<double> ErrorRatio() = 0;
   // In place of a step: a gradient of zeros, for what was kept back to go out by itself.
   virtual absl::Status ClearGradient() = 0;

@@ -1,8 +1,11 @@
 #include "worker/device_push_encoder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "common/core/bytes.h"
+#include "common/core/reply_part.h"
 #include "glog/logging.h"
 
 namespace foreshard {
@@ -11,6 +14,8 @@ kernels::StepEncoderOptions MakeStepEncoderOptions(const PushEncoderOptions& opt
                                                    const ShardPlan& plan, const CodecSet& codecs) {
   kernels::StepEncoderOptions made = {
       .codec = codecs.Find(options.codec), .rule = options.rule, .half = options.half};
+  made.rounds = options.squeeze.has_value();
+  if (made.rounds) made.beta1 = options.squeeze->beta1;
   for (const SegmentPlan& segment : plan.segments()) {
     if (segment.kind != TensorKind::kTrainable) continue;
     made.segments.push_back(
@@ -20,12 +25,27 @@ kernels::StepEncoderOptions MakeStepEncoderOptions(const PushEncoderOptions& opt
 }
 
 DevicePushEncoder::DevicePushEncoder(const PushEncoderOptions& options,
-                                     kernels::StepEncoder* encoder)
+                                     kernels::StepEncoder* encoder,
+                                     kernels::StepReceiver* receiver)
     : options_(options),
       codecs_(options.codec_settings),
       codec_(codecs_.Find(options.codec)),
       encoder_(encoder),
-      previous_eta_(options.segments) {}
+      receiver_(receiver),
+      previous_eta_(options.segments) {
+  if (!options.squeeze.has_value()) return;
+  SqueezeReplicaOptions squeeze = *options.squeeze;
+  squeeze.codec = codec_;
+  squeeze.seed = options.seed;
+  squeeze.trainable_elements = options.trainable_elements;
+  squeeze.segments = options.segments;
+  squeeze_ = std::make_unique<SqueezeReplica>(squeeze);
+}
+
+const Codec& DevicePushEncoder::codec(const SegmentPlan& plan) const {
+  if (squeeze_ == nullptr) return *codec_;
+  return fold_next_ ? *FindCodec(CodecId::kNone) : squeeze_->codec(plan);
+}
 
 absl::Status DevicePushEncoder::Prepare(absl::Span<const SegmentPlan> plans,
                                         absl::Span<const SegmentStep> steps,
@@ -39,6 +59,12 @@ absl::Status DevicePushEncoder::Prepare(absl::Span<const SegmentPlan> plans,
     push.eta = options_.schedule.At(std::max(step.ticket, step.clock));
     const float previous = previous_eta_[plan.id];
     push.previous_eta = previous == 0 ? push.eta : previous;
+    if (squeeze_ != nullptr) {
+      const bool frozen = squeeze_->frozen(plan);
+      push.mixed = frozen && !options_.squeeze->compress_gradients;
+      push.plain = codec(plan).id() == CodecId::kNone;
+      push.folded = frozen && push.plain;
+    }
   }
   return encoder_->Give(clip_norm, pushes);
 }
@@ -65,7 +91,65 @@ void DevicePushEncoder::NoteRepaired(const SegmentPlan& plan, uint64_t ticket) {
   if (previous_eta != 0) previous_eta = options_.schedule.At(ticket);
 }
 
-double DevicePushEncoder::ErrorFeedbackRatio(absl::Span<const SegmentPlan>, const float*) {
+absl::Status DevicePushEncoder::Land(const SegmentPlan& plan, uint64_t bytes,
+                                     PayloadReader& reader) {
+  const absl::StatusOr<uint8_t*> landing = receiver_->Landing(plan.id);
+  if (!landing.ok()) return landing.status();
+  const uint8_t* const from = reader.Next(bytes, *landing);
+  if (from != *landing) std::memcpy(*landing, from, bytes);
+  return absl::OkStatus();
+}
+
+// As SqueezeReplica::Take, step by step, on the device's vectors.
+absl::Status DevicePushEncoder::TakeReply(const SegmentPlan& plan, const RoundReply& reply,
+                                          const Payload& payload, const PushPlace& place,
+                                          ByteSpan sent, float*) {
+  if (const absl::Status checked = squeeze_->Check(plan, reply, payload); !checked.ok()) return checked;
+  const SqueezeReplicaOptions& squeeze = *options_.squeeze;
+  const uint32_t id = plan.id;
+  absl::Status status;
+  if (reply.late && squeeze_->frozen(plan) && keeps_error() && !sent.empty()) {
+    status = receiver_->KeepBack(id, squeeze_->codec(plan).id() == CodecId::kNone,
+                                 PushKey(options_.seed, id, place),
+                                 squeeze.compress_gradients ? 0 : squeeze.beta1);
+  }
+  PayloadReader reader(payload);
+  if (status.ok() && (reply.parts & kResultPart)) {
+    status = Land(plan, foreshard::EncodedBytes(*codec_, plan.blocks), reader);
+    if (status.ok()) {
+      status = receiver_->TakeResult(id, ResultKey(options_.seed, id, reply.version),
+                                     {.eta = reply.eta,
+                                      .beta1 = squeeze.beta1,
+                                      .weight_decay = squeeze.weight_decay,
+                                      .of_gradients = squeeze.compress_gradients});
+    }
+  }
+  const uint64_t plain_bytes = plan.elements * sizeof(float);
+  if (status.ok() && (reply.parts & kParametersPart)) {
+    status = Land(plan, plain_bytes, reader);
+    if (status.ok()) status = receiver_->Take(id, true, {});
+  }
+  if (status.ok() && (reply.parts & kMomentumPart)) {
+    status = Land(plan, plain_bytes, reader);
+    if (status.ok()) status = receiver_->TakeMomentum(id);
+  }
+  if (status.ok() && (reply.parts & kDenominatorPart)) {
+    status = Land(plan, plain_bytes, reader);
+    if (status.ok()) status = receiver_->TakeDenominator(id);
+  }
+  if (!status.ok()) return status;
+  const float factor = squeeze_->Note(plan, reply);
+  return keeps_error() && factor != 1 ? receiver_->ScaleError(id, factor) : absl::OkStatus();
+}
+
+double DevicePushEncoder::ErrorFeedbackRatio(absl::Span<const SegmentPlan> segments, const float*) {
+  if (squeeze_ != nullptr) {
+    // What replies have done to error and momentum is over once the next could land.
+    for (const SegmentPlan& plan : segments) {
+      if (plan.kind != TensorKind::kTrainable) continue;
+      if (!receiver_->Landing(plan.id).ok()) break;  // then ErrorRatio says it
+    }
+  }
   const absl::StatusOr<double> ratio = encoder_->ErrorRatio();
   if (ratio.ok()) return *ratio;
   // A lost device ends the next step; a figure need not.

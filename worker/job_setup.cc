@@ -165,14 +165,14 @@ absl::StatusOr<DeviceExchange> MakeDeviceExchange(const ParameterClientOptions& 
   if (memory == nullptr) return DeviceExchange();
   const RuleTraits* rule = FindRule(options.rule);
   std::string why;
-  if (options.squeeze.has_value() || (rule != nullptr && rule->elastic)) {
+  if (rule != nullptr && rule->elastic) {
     why = absl::StrCat("the worker's half of ", options.rule);
   } else {
     const CodecSet codecs(options.codec_settings);
     auto encoder = memory->MakeEncoder(
         MakeStepEncoderOptions(MakeEncoderOptions(options), options.plan, codecs));
     if (encoder.ok()) {
-      auto receiver = memory->MakeReceiver(MakeReceiverOptions(options, codecs));
+      auto receiver = memory->MakeReceiver(MakeReceiverOptions(options, codecs, encoder->get()));
       if (!receiver.ok()) return receiver.status();
       LOG(INFO) << "pushes (" << options.push_codec << ") are made on the GPU, and replies ("
                 << options.reply_codec << ") are read there";

@@ -56,10 +56,10 @@ std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
 
 // What makes the job's pushes and takes its replies where its model computes gradients, on a device
 // with memory of its own: for GradientComputer and ParameterClientOptions. Both are null where the
-// model works in host memory, and where the rule or a codec is the host's (elastic averaging, rounds
-// that are compressed both ways, dead tensors), which a log line says. The model outlives them.
+// model works in host memory, and where the rule or a codec is the host's (elastic averaging, dead
+// tensors), which a log line says. The model outlives them.
 struct DeviceExchange {
-  std::unique_ptr<kernels::StepEncoder> encoder;
+  std::unique_ptr<kernels::StepEncoder> encoder;  // outlives the receiver
   std::unique_ptr<kernels::StepReceiver> receiver;
 };
 // Errors: the device's.

@@ -143,10 +143,9 @@ class ServersClient : public ParameterClient {
     return RunToEnd(std::move(operation));
   }
 
-  absl::Status Prepare(uint64_t ticket, uint64_t round,
-                       std::optional<double> clip_norm) override {
+  absl::Status Prepare(const StepGradient& coming, std::optional<double> clip_norm) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
-    return exchange_->Prepare(ticket, round, clip_norm);
+    return exchange_->Prepare(coming, clip_norm);
   }
 
   absl::Status Push(const StepGradient& step) override {
@@ -359,8 +358,13 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
 }
 
 kernels::StepReceiverOptions MakeReceiverOptions(const ParameterClientOptions& options,
-                                                 const CodecSet& codecs) {
-  kernels::StepReceiverOptions made = {.codec = codecs.Find(options.reply_codec)};
+                                                 const CodecSet& codecs,
+                                                 kernels::StepEncoder* encoder) {
+  // A round's result is in the codec of its contributions.
+  const bool rounds = options.squeeze.has_value();
+  kernels::StepReceiverOptions made = {
+      .codec = codecs.Find(rounds ? options.push_codec : options.reply_codec),
+      .encoder = rounds ? encoder : nullptr};
   for (const SegmentPlan& segment : options.plan.segments()) {
     if (segment.kind != TensorKind::kTrainable) continue;
     made.segments.push_back(

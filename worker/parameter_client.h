@@ -124,9 +124,11 @@ bool RepairsSteps(const ParameterClientOptions& options);
 // Of the client's pushes. A reader pushes nothing: it keeps neither momentum nor error.
 PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options);
 
-// Of replies, where they go to a device; `codecs` outlives the call that it is given to.
+// Of replies, where they go to a device whose `encoder` was made for this; `codecs` outlives the call
+// that it is given to.
 kernels::StepReceiverOptions MakeReceiverOptions(const ParameterClientOptions& options,
-                                                 const CodecSet& codecs);
+                                                 const CodecSet& codecs,
+                                                 kernels::StepEncoder* encoder);
 
 // The gradient of one step, final: clipped, and known to be finite or not.
 struct StepGradient {
@@ -174,10 +176,9 @@ class ParameterClient : public ParameterGate {
   virtual absl::Status Pull(Parameters which) = 0;
 
   // Where gradients stay on a device, to be called while it computes the step (StepOutput::given):
-  // waits for the last push, then gives the device what Push of this ticket and round will send.
-  // `clip_norm` as GradientOptions. Elsewhere nothing, and it need not be called.
-  virtual absl::Status Prepare(uint64_t ticket, uint64_t round,
-                               std::optional<double> clip_norm) = 0;
+  // waits for the last push, then gives the device what Push of this step will send: its ticket,
+  // round and fold count. `clip_norm` as GradientOptions. Elsewhere nothing, and it need not be called.
+  virtual absl::Status Prepare(const StepGradient& coming, std::optional<double> clip_norm) = 0;
   // Begins the exchange of a step and returns; first waits for the last one.
   virtual absl::Status Push(const StepGradient& step) = 0;
   // The gate: returns once these elements are those of the next step.

@@ -25,7 +25,7 @@ absl::Status Damaged(uint32_t segment, const absl::Status& what) {
 std::unique_ptr<PushEncoding> MakeEncoding(const ParameterClientOptions& options) {
   const PushEncoderOptions encoder = MakeEncoderOptions(options);
   if (options.step_encoder == nullptr) return std::make_unique<PushEncoder>(encoder);
-  return std::make_unique<DevicePushEncoder>(encoder, options.step_encoder);
+  return std::make_unique<DevicePushEncoder>(encoder, options.step_encoder, options.step_receiver);
 }
 
 }  // namespace
@@ -50,19 +50,24 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
   ready_.assign(segments_.size(), 1);
 }
 
-absl::Status SegmentExchange::Prepare(uint64_t ticket, uint64_t round,
+absl::Status SegmentExchange::Prepare(const StepGradient& coming,
                                       std::optional<double> clip_norm) {
   if (device_ == nullptr) return absl::OkStatus();
   aliases_.Wait();  // messages of the last push lie where the new bytes will
   absl::MutexLock lock(&mutex_);
+  if (coming.fold) encoder_->FoldNext();
   std::vector<SegmentStep> steps;
   for (const SegmentState& segment : segments_) {
     if (!IsTrainable(segment)) continue;
     SegmentStep& step = steps.emplace_back();
     step.place = {.worker = options_.hello.worker(), .sequence = segment.sequence + 1};
-    if (options_.synchronous) step.place.round = round;
-    step.ticket = ticket;
+    if (options_.synchronous) step.place.round = coming.round;
+    step.ticket = coming.ticket;
     step.clock = segment.clock;
+    if (options_.step_receiver == nullptr) continue;
+    // A step without a forward pass has not waited for what replies have done.
+    const absl::Status there = options_.step_receiver->Await(segment.plan->id);
+    if (!there.ok()) return there;
   }
   return device_->Prepare(options_.plan.segments(), steps, clip_norm);
 }
@@ -71,7 +76,7 @@ void SegmentExchange::Begin(Operation operation) {
   aliases_.Wait();
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
-  if (operation_.fold) encoder_->FoldNext();
+  if (operation_.fold && device_ == nullptr) encoder_->FoldNext();  // else Prepare did
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),

@@ -56,7 +56,7 @@ class SegmentExchange : public ExchangeHandler {
   // Where gradients stay on a device: gives it the pushes of the step that it is about to
   // compute, before Begin of the PUSH, or of a SKIP in its place. Only while no operation is under
   // way. Nothing elsewhere.
-  absl::Status Prepare(uint64_t ticket, uint64_t round, std::optional<double> clip_norm);
+  absl::Status Prepare(const StepGradient& coming, std::optional<double> clip_norm);
   // Only while no operation is under way. Then give ExchangeCalls a Start.
   void Begin(Operation operation);
   // Payload bytes that the operation under way will send.

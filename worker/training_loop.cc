@@ -78,7 +78,7 @@ absl::Status TrainingLoop::Fold() {
   // A contribution without a gradient.
   const uint64_t round = last_->round + 1;
   const absl::Status cleared = computer_->Clear([&](std::optional<double> clip_norm) {
-    return client_->Prepare(last_->number, round, clip_norm);
+    return client_->Prepare({.ticket = last_->number, .round = round, .fold = true}, clip_norm);
   });
   if (!cleared.ok()) return cleared;
   const absl::Status pushed = client_->Push({.ticket = last_->number,
@@ -103,7 +103,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
                                                       : 0;
   const auto step = computer_->Compute(
       ticket, at->parameters, *at->gate, [&](std::optional<double> clip_norm) {
-        return client_->Prepare(ticket, round, clip_norm);
+        return client_->Prepare({.ticket = ticket, .round = round}, clip_norm);
       });
   if (!step.ok()) return step.status();
   if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;

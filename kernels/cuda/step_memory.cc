@@ -88,7 +88,8 @@ absl::StatusOr<std::unique_ptr<StepEncoder>> CudaStepMemory::MakeEncoder(
                                 .gradient = gradient(),
                                 .trainable_elements = trainable_elements_,
                                 .statistics = statistics(),
-                                .statistic_elements = elements_ - trainable_elements_},
+                                .statistic_elements = elements_ - trainable_elements_,
+                                .device = device_},
                                options);
 }
 

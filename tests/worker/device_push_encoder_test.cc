@@ -158,7 +158,7 @@ TEST_P(DevicePushEncoderTest, MessagesAreTheHostsOverSeveralSteps) {
     ASSERT_EQ(kernels::cuda::CopyToDevice(memory_->gradient(), gradient.data(),
                                           kTrainable * sizeof(float), device_.stream()),
               absl::OkStatus());
-    ASSERT_EQ(device_exchange_->Prepare(step, 0, std::nullopt), absl::OkStatus());
+    ASSERT_EQ(device_exchange_->Prepare({.ticket = step}, std::nullopt), absl::OkStatus());
     const auto norm = encoder_->Norm();
     ASSERT_TRUE(norm.ok()) << norm.status();
     ASSERT_EQ(norm->finite, finite);
@@ -196,7 +196,7 @@ TEST_P(DevicePushEncoderTest, ALostDeviceEndsTheStep) {
     absl::Status ClearGradient() override { return absl::OkStatus(); }
   } lost;
   const std::unique_ptr<SegmentExchange> exchange = Make(&lost);
-  ASSERT_EQ(exchange->Prepare(1, 0, std::nullopt), absl::OkStatus());
+  ASSERT_EQ(exchange->Prepare({.ticket = 1}, std::nullopt), absl::OkStatus());
   SegmentExchange::Operation push = {.kind = v1::ExchangeHeader::PUSH,
                                      .segments = Trainable(options_.plan)};
   exchange->Begin(push);
