@@ -14,7 +14,7 @@ from .table import Table
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD, EXIT_NO_GPU, EXIT_LEFT = 0, 1, 2, 3, 4
+EXIT_DONE, EXIT_FAILED, EXIT_BAD, EXIT_NO_GPU, EXIT_LEFT, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 _ABOUT = """Tests the GPU parts and measures them, on a machine that has nvcc, CMake and Python, with
 PyTorch to compare with: builds kernels, layers and models (no gRPC, no network), runs all GPU tests,
@@ -22,7 +22,7 @@ also under compute-sanitizer, then each kernel against a copy's bandwidth, and l
 against PyTorch eager and torch.compile. What is done is kept in the results folder: run again, it
 goes on with what is left, failed or was not possible."""
 _END = """exit status: 0 all done, 1 something failed, 2 bad arguments, 3 no GPU: built, nothing more,
-4 the time was up, run again. Files: table.md, results.json, parts/ (a record and a log each)."""
+4 the time was up, run again, 130 interrupted (what is done is kept). Files: table.md, results.json, parts/ (a record and a log each)."""
 
 
 def parse(arguments):
@@ -59,7 +59,7 @@ class Run:
 
     def wanted(self, part):
         only = self.settings.only
-        return not only or any(part.name == name or part.name.startswith(name + "/") for name in only)
+        return not only or part.name == "build" or any(part.name == name or part.name.startswith(name + "/") for name in only)
 
     def all(self):
         parts = self.check.parts()
@@ -70,7 +70,7 @@ class Run:
             record = self.results.read(part.name)
             done = record and record["status"] == results.DONE
             if self.wanted(part) and not (done and not self.settings.again and self.stands(part.name)):
-                record = self.one(part)
+                record = self.one(part, record)
                 say(f"{part.name}: {record['status']}{': ' + record['words'] if record['words'] else ''} "
                     f"({record['seconds']:.0f} s)")
             elif done:
@@ -84,9 +84,11 @@ class Run:
         """What was built may have been cleared away since."""
         return name != "build" or os.access(os.path.join(self.check.build_folder, "kernels_gpu_tests"), os.X_OK)
 
-    def one(self, part):
+    def one(self, part, before):
         left = self.end - time.monotonic()
         if left < part.least_seconds:
+            if before and before["status"] == results.DONE:
+                return before
             return self.results.write(part.name, results.LEFT, 0, words="the time was up; run again")
         begin = time.monotonic()
         status, words, data = results.DONE, "", None
@@ -152,6 +154,9 @@ def main(arguments):
             say(bundle.write(ROOT, os.path.abspath(settings.bundle)))
             return EXIT_DONE
         return check(settings)
+    except KeyboardInterrupt:
+        print("tools/gpu-check: interrupted; run again, it goes on where it was", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except (BadArguments, bundle.CannotBundle) as error:
         print(f"tools/gpu-check: {error}", file=sys.stderr)
         return EXIT_BAD if isinstance(error, BadArguments) else EXIT_FAILED

@@ -43,7 +43,10 @@ def run_lines(command, seconds, log, text="", environment=None):
 
         def end():
             late.set()
-            os.killpg(child.pid, signal.SIGKILL)
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has just ended
 
         timer = threading.Timer(seconds, end)
         timer.start()
