@@ -1,13 +1,7 @@
 #include "kernels/device.h"
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "kernels/cpu/cpu_device.h"
 #include "kernels/wiring.h"
-#ifdef FORESHARD_WITH_CUDA
-#include "kernels/cuda/probe.h"
-#endif
 
 namespace foreshard::kernels {
 namespace {
@@ -54,27 +48,6 @@ absl::StatusOr<Shape> Earlier(uint32_t layer, absl::Span<const Shape> before) {
   return absl::InvalidArgumentError(
       absl::StrCat("names layer ", layer, ", which is not one of the ", before.size(),
                    " before it"));
-}
-
-// What a GPU could not be used for, in words.
-std::string GpuProblem(int number) {
-#ifdef FORESHARD_WITH_CUDA
-  const CudaProbe probe = ProbeCuda();
-  if (probe.gpus.empty()) return probe.error;
-  if (static_cast<size_t>(number) >= probe.gpus.size()) {
-    return absl::StrCat("there is no cuda:", number, ", the driver shows ", probe.gpus.size(),
-                        " GPU", probe.gpus.size() == 1 ? "" : "s", " (counted from 0)");
-  }
-  const CudaGpu& gpu = probe.gpus[number];
-  return absl::StrCat("found ", gpu.name, " (compute capability ", gpu.major, ".", gpu.minor, ", ",
-                      gpu.memory_bytes >> 20, " MiB, driver CUDA ",
-                      CudaVersionText(probe.driver_version), ", built with CUDA ",
-                      CudaVersionText(probe.runtime_version),
-                      "), but this version computes layers on the CPU only");
-#else
-  static_cast<void>(number);
-  return "this program was built without CUDA (configure with -DFORESHARD_CUDA=ON)";
-#endif
 }
 
 }  // namespace
@@ -189,26 +162,21 @@ uint64_t TrainingFlops(const NetworkSpec& spec) {
   return total;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,
-                                                   const DeviceOptions& options) {
-  if (options.threads == 0) {
-    return absl::InvalidArgumentError("device: threads is 0; say how many, 1 is usual");
+absl::StatusOr<Precision> ParsePrecision(std::string_view text) {
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+    if (text == NameOf(precision)) return precision;
   }
-  if (spec == "cpu") return cpu::MakeCpuDevice(options, "");
-  if (spec == "auto") {
-    return cpu::MakeCpuDevice(options, absl::StrCat("no GPU used: ", GpuProblem(0)));
+  return absl::InvalidArgumentError(absl::StrCat("precision '", absl::string_view(text.data(), text.size()),
+                                                 "' is not known: use fp32, tf32 or bf16"));
+}
+
+std::string_view NameOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32: return "fp32";
+    case Precision::kTf32: return "tf32";
+    case Precision::kBf16: return "bf16";
   }
-  int number = 0;
-  const std::string asked(spec);
-  absl::string_view rest = asked;
-  if (!absl::ConsumePrefix(&rest, "cuda") ||
-      !(rest.empty() ||
-        (absl::ConsumePrefix(&rest, ":") && absl::SimpleAtoi(rest, &number) && number >= 0))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "device '", asked, "' is not known: use auto, cpu, cuda or cuda:n (n counts from 0)"));
-  }
-  return absl::UnavailableError(absl::StrCat("device '", asked, "' cannot be used: ",
-                                             GpuProblem(number), "; use --device=cpu or auto"));
+  return "fp32";
 }
 
 }  // namespace foreshard::kernels

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -144,6 +145,10 @@ struct StepOutput {
   bool accumulate = false;
   float* gradient = nullptr;
   float* statistics = nullptr;
+  // Where networks do not work in host memory: called once the whole step has been given to the
+  // device and before it is waited for, to give it what follows. An error ends the step. May be
+  // empty; the CPU does not call it.
+  std::function<absl::Status()> given;
 };
 
 // Asked with the extent of each tensor before a step first reads it.
@@ -180,6 +185,37 @@ class Buffer {
   virtual absl::Status Read(uint64_t offset, void* host, uint64_t bytes) const = 0;
 };
 
+class StepEncoder;  // step_encoder.h
+struct StepEncoderOptions;
+class StepReceiver;  // step_receiver.h
+struct StepReceiverOptions;
+
+// The vectors of steps on a device that does not work in host memory: the whole flat vector, the
+// gradient [trainable_elements] and the statistics [the rest]. Thread-compatible; lives on while
+// a network works on it. Errors are the device's (device_failure.h).
+class StepMemory {
+ public:
+  virtual ~StepMemory() = default;
+  virtual float* vector() = 0;
+  virtual float* gradient() = 0;
+  virtual float* statistics() = 0;
+
+  // Begins to copy elements of the host's vector, which stays as it is until the next step is
+  // done; networks of the device that are asked to run from now on find them there. Copies run
+  // beside computing. `vector` is the host's whole vector, the same one each time.
+  virtual absl::Status Upload(const float* vector, uint64_t begin, uint64_t elements) = 0;
+  // After a step: brings the two to host memory; null is left out.
+  virtual absl::Status Download(float* gradient, float* statistics) = 0;
+
+  // Encodes the gradient where it is (step_encoder.h). The memory outlives it. INVALID_ARGUMENT: a
+  // segment beyond the gradient; UNIMPLEMENTED: blocks of dead tensors; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::unique_ptr<StepEncoder>> MakeEncoder(
+      const StepEncoderOptions& options) = 0;
+  // Decodes parameters into the vector (step_receiver.h), in place of Upload. As MakeEncoder.
+  virtual absl::StatusOr<std::unique_ptr<StepReceiver>> MakeReceiver(
+      const StepReceiverOptions& options) = 0;
+};
+
 // Outlives what it makes. Safe to share between threads.
 class Device {
  public:
@@ -189,6 +225,13 @@ class Device {
   virtual const std::string& description() const = 0;
   // "cpu", or "cuda:0".
   virtual std::string_view name() const = 0;
+  // Whether networks read and write host memory; else their vectors are StepMemory's.
+  virtual bool uses_host_memory() const { return true; }
+  // Null where networks work in host memory. RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::unique_ptr<StepMemory>> MakeStepMemory(uint64_t trainable_elements,
+                                                                     uint64_t elements) {
+    return nullptr;
+  }
 
   // RESOURCE_EXHAUSTED when there is not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(uint64_t bytes) = 0;
@@ -200,16 +243,30 @@ class Device {
                                       const float* b, float* c) = 0;
 };
 
+// Of a GPU's layers. Parameters, gradients, statistics and the loss are fp32 with each.
+enum class Precision : uint8_t {
+  kFp32,  // throughout
+  kTf32,  // products of fp32 numbers rounded to 10 bits of mantissa, on cards that have it
+  kBf16,  // activations, and weights as layers read them, are bf16; sums fp32
+};
+
+// "fp32", "tf32", "bf16".
+absl::StatusOr<Precision> ParsePrecision(std::string_view text);
+std::string_view NameOf(Precision precision);
+
 struct DeviceOptions {
   // CPU threads of one network. More than one only pays on a machine that the
   // worker has to itself; then start the program with OMP_WAIT_POLICY=passive in
   // its environment (OpenMP reads it before main), or its threads spin between
   // layers. One thread never waits for others, so it needs nothing.
   uint32_t threads = 1;
+  // Of layers on a GPU; the CPU computes in fp32.
+  Precision precision = Precision::kTf32;
 };
 
 // spec: "auto", "cpu", "cuda" or "cuda:n". auto takes a GPU where one can be
-// used, else the CPU. INVALID_ARGUMENT: any other spec, or no threads.
+// used, else the CPU. INVALID_ARGUMENT: any other spec, a number beyond the GPUs
+// that are there, or no threads.
 // UNAVAILABLE: the device asked for is not there or cannot be used; the text
 // says what was found (a worker then exits with kExitDeviceLost).
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(std::string_view spec,

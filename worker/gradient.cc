@@ -17,13 +17,14 @@ constexpr uint64_t kPieceElements = 1 << 14;
 }  // namespace
 
 GradientComputer::GradientComputer(const GradientOptions& options, Model* model,
-                                   const Dataset* data)
+                                   const Dataset* data, kernels::StepEncoder* encoder)
     : options_(options),
       model_(model),
       data_(data),
+      encoder_(encoder),
       order_(options.seed, data->examples(), options.batch_size),
       expected_order_(options.seed, data->examples(), options.batch_size),
-      gradient_(model->schema().trainable_elements()),
+      gradient_(encoder == nullptr ? model->schema().trainable_elements() : 0),
       statistics_(model->schema().statistic_elements()) {}
 
 uint64_t GradientComputer::Parts(absl::Span<const uint32_t> indices) const {
@@ -50,7 +51,10 @@ void GradientComputer::Expect(uint64_t ticket) {
 }
 
 absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const float* parameters,
-                                                       ParameterGate& gate) {
+                                                       ParameterGate& gate,
+                                                       const Prepare& prepare) {
+  std::function<absl::Status()> given;
+  if (encoder_ != nullptr) given = [&] { return prepare(options_.clip_norm); };
   const absl::Span<const uint32_t> indices = order_.Indices(ticket);
   const uint64_t parts = Parts(indices);
   GradientStep step;
@@ -61,17 +65,39 @@ absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const fl
     const absl::Status gathered = data_->Gather(these, AugmentKey(ticket, part), &batch_);
     if (!gathered.ok()) return gathered;
     const float weight = static_cast<float>(these.size()) / static_cast<float>(indices.size());
-    const auto result = model_->ForwardBackward(batch_, parameters, gate, weight, part > 0,
-                                                gradient_.data(), statistics_.data());
+    const auto result =
+        encoder_ == nullptr
+            ? model_->ForwardBackward(batch_, parameters, gate, weight, part > 0, gradient_.data(),
+                                      statistics_.data())
+            : model_->ForwardBackwardOnDevice(batch_, parameters, gate, weight, part > 0,
+                                              part + 1 == parts ? given : nullptr);
     if (!result.ok()) return result.status();
     loss_sum += result->loss_sum;
     step.correct += result->correct;
   }
   step.loss = loss_sum / static_cast<double>(step.examples);
+  if (encoder_ != nullptr) {
+    const absl::StatusOr<kernels::StepNorm> norm = encoder_->Norm();
+    if (!norm.ok()) return norm.status();
+    step.norm = norm->norm;
+    step.finite = norm->finite;
+    const absl::Status back = model_->step_memory()->Download(nullptr, statistics_.data());
+    if (!back.ok()) return back;
+    return step;
+  }
   step.norm = ClipGlobalNorm(absl::MakeSpan(gradient_), options_.clip_norm);
   step.finite = std::isfinite(step.norm) &&
                 kernels::AllFinite(statistics_.data(), statistics_.size());
   return step;
+}
+
+absl::Status GradientComputer::Clear(const Prepare& prepare) {
+  if (encoder_ == nullptr) {
+    std::fill(gradient_.begin(), gradient_.end(), 0.0f);
+    return absl::OkStatus();
+  }
+  const absl::Status cleared = encoder_->ClearGradient();
+  return cleared.ok() ? prepare(std::nullopt) : cleared;
 }
 
 double ClipGlobalNorm(absl::Span<float> gradient, std::optional<double> clip_norm) {

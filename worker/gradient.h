@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/step_encoder.h"
 #include "worker/data/dataset.h"
 #include "worker/models/model.h"
 
@@ -35,19 +37,29 @@ struct GradientStep {
 // Thread-compatible.
 class GradientComputer {
  public:
-  // Model and data outlive this object.
-  GradientComputer(const GradientOptions& options, Model* model, const Dataset* data);
+  // Model and data outlive this object. With an encoder, of the model's step memory, gradients
+  // stay on the device; it outlives this too.
+  GradientComputer(const GradientOptions& options, Model* model, const Dataset* data,
+                   kernels::StepEncoder* encoder = nullptr);
 
   // Batch of the ticket at `parameters` (the whole vector). Where training.flip is
   // on, each micro-batch of each ticket has its own draw. Errors: the gate's, the
   // model's, the data's.
+  //
+  // `prepare` is called where gradients stay on the device, while it computes, with the norm to
+  // clip to: it gives the encoder the step's pushes (ParameterClient::Prepare). Its errors end the
+  // step.
+  using Prepare = std::function<absl::Status(std::optional<double> clip_norm)>;
   absl::StatusOr<GradientStep> Compute(uint64_t ticket, const float* parameters,
-                                       ParameterGate& gate);
+                                       ParameterGate& gate, const Prepare& prepare = nullptr);
+  // In place of a step: a gradient of zeros.
+  absl::Status Clear(const Prepare& prepare);
 
   // Lets the data read this ticket's batch ahead, while another is computed.
   void Expect(uint64_t ticket);
 
-  float* gradient() { return gradient_.data(); }              // [trainable_elements]
+  // [trainable_elements]; null where it stays on the device.
+  float* gradient() { return encoder_ == nullptr ? gradient_.data() : nullptr; }
   const float* statistics() const { return statistics_.data(); }  // [statistic_elements]
 
  private:
@@ -59,6 +71,7 @@ class GradientComputer {
   const GradientOptions options_;
   Model* const model_;
   const Dataset* const data_;
+  kernels::StepEncoder* const encoder_;
   BatchOrder order_;
   BatchOrder expected_order_;  // its own epoch, so that neither is made twice
   Batch batch_;

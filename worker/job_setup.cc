@@ -8,6 +8,8 @@
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
+#include "glog/logging.h"
+#include "worker/device_push_encoder.h"
 #include "worker/models/pytorch_weights.h"
 
 namespace foreshard {
@@ -199,6 +201,34 @@ std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
       MakeElasticOptions(job, BatchesPerEpoch(job, options.hello.train_examples()));
   if (!elastic.has_value()) return std::make_unique<PushGradients>(client);
   return std::make_unique<ElasticSteps>(*elastic, options.plan, options.schema, client);
+}
+
+absl::StatusOr<DeviceExchange> MakeDeviceExchange(const ParameterClientOptions& options,
+                                                  Model& model) {
+  kernels::StepMemory* const memory = model.step_memory();
+  if (memory == nullptr) return DeviceExchange();
+  const RuleTraits* rule = FindRule(options.rule);
+  std::string why;
+  if (rule != nullptr && rule->elastic) {
+    why = absl::StrCat("the worker's half of ", options.rule);
+  } else {
+    const CodecSet codecs(options.codec_settings);
+    auto encoder = memory->MakeEncoder(
+        MakeStepEncoderOptions(MakeEncoderOptions(options), options.plan, codecs));
+    if (encoder.ok()) {
+      auto receiver = memory->MakeReceiver(MakeReceiverOptions(options, codecs, encoder->get()));
+      if (!receiver.ok()) return receiver.status();
+      LOG(INFO) << "pushes (" << options.push_codec << ") are made on the GPU, and replies ("
+                << options.reply_codec << ") are read there";
+      return DeviceExchange{*std::move(encoder), *std::move(receiver)};
+    }
+    if (encoder.status().code() != absl::StatusCode::kUnimplemented) return encoder.status();
+    why = std::string(encoder.status().message());
+  }
+  LOG(INFO) << "gradients and parameters pass between GPU and CPU in fp32, and pushes are made on the "
+               "CPU: "
+            << why;
+  return DeviceExchange();
 }
 
 v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::string& worker_name,

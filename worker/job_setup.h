@@ -15,6 +15,8 @@
 #include "foreshard/v1/exchange.pb.h"
 #include "foreshard/v1/job.pb.h"
 #include "kernels/device.h"
+#include "kernels/step_encoder.h"
+#include "kernels/step_receiver.h"
 #include "worker/data/dataset.h"
 #include "worker/elastic_replica.h"
 #include "worker/gradient.h"
@@ -64,6 +66,17 @@ std::optional<ElasticOptions> MakeElasticOptions(const v1::JobSpec& job,
 std::unique_ptr<GradientUse> MakeGradientUse(const v1::JobSpec& job,
                                              const ParameterClientOptions& options,
                                              ParameterClient* client);
+
+// What makes the job's pushes and takes its replies where its model computes gradients, on a device
+// with memory of its own: for GradientComputer and ParameterClientOptions. Both are null where the
+// model works in host memory, and where the rule or a codec is the host's (elastic averaging, dead
+// tensors), which a log line says. The model outlives them.
+struct DeviceExchange {
+  std::unique_ptr<kernels::StepEncoder> encoder;  // outlives the receiver
+  std::unique_ptr<kernels::StepReceiver> receiver;
+};
+// Errors: the device's.
+absl::StatusOr<DeviceExchange> MakeDeviceExchange(const ParameterClientOptions& options, Model& model);
 
 // What the lead is told of a worker, from what every server will be told. All but
 // wanted_slot.

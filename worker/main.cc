@@ -31,6 +31,7 @@
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "kernels/device.h"
+#include "kernels/device_failure.h"
 #include "worker/acknowledged_record.h"
 #include "worker/batch_times.h"
 #include "worker/evaluator.h"
@@ -52,6 +53,7 @@ struct Flags {
   std::string role = "worker";
   std::string name;
   std::string device = "auto";
+  std::string precision = "tf32";
   std::optional<uint32_t> slot;
   double slowdown = 1;
   BatchTimesOptions times;
@@ -239,8 +241,12 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   }
   const auto train = [&]() -> absl::Status {
     // Messages point into the memory of these, so they outlive the client.
+    const auto device = MakeDeviceExchange(options, *setup.model);
+    if (!device.ok()) return device.status();
+    options.step_encoder = device->encoder.get();
+    options.step_receiver = device->receiver.get();
     GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
-                              setup.train.get());
+                              setup.train.get(), device->encoder.get());
     std::unique_ptr<GradientUse> use;
     auto client = ParameterClient::Connect(options);
     if (!client.ok()) return client.status();
@@ -344,6 +350,11 @@ int Main(int argc, char** argv) {
   app.add_option("--name", flags.name, "How logs and status call this process [host-pid]");
   app.add_option("--device", flags.device, "auto (a GPU where there is one), cpu, cuda or cuda:n")
       ->capture_default_str();
+  app.add_option("--precision", flags.precision,
+                 "How a GPU's layers multiply: fp32, tf32 or bf16; parameters and gradients are "
+                 "fp32 with each, and so is all that the CPU does")
+      ->check(CLI::IsMember({"fp32", "tf32", "bf16"}))
+      ->capture_default_str();
   app.add_option("--slot", flags.slot,
                  "Worker slot to take; whoever holds it is fenced [any free one]");
   app.add_option("--slowdown", flags.slowdown,
@@ -382,11 +393,11 @@ int Main(int argc, char** argv) {
   const Signals signals;
 
   Setup setup;
-  auto device = kernels::MakeDevice(flags.device);
+  auto device = kernels::MakeDevice(
+      flags.device, {.precision = kernels::ParsePrecision(flags.precision).value()});
   if (!device.ok()) {
     LOG(ERROR) << device.status().message();
-    return device.status().code() == absl::StatusCode::kUnavailable ? kExitDeviceLost
-                                                                    : ExitCodeFor(device.status());
+    return kernels::IsDeviceFailure(device.status()) ? kExitDeviceLost : ExitCodeFor(device.status());
   }
   setup.device = *std::move(device);
   absl::Status status = Prepare(flags, &setup);
@@ -399,7 +410,7 @@ int Main(int argc, char** argv) {
     return signals.exit_code();
   }
   if (!status.ok()) LOG(ERROR) << status.message();
-  return ExitCodeFor(status);
+  return kernels::IsDeviceFailure(status) ? kExitDeviceLost : ExitCodeFor(status);
 }
 
 }  // namespace

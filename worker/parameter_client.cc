@@ -150,6 +150,11 @@ class ServersClient : public ParameterClient {
     return RunToEnd(std::move(operation));
   }
 
+  absl::Status Prepare(const StepGradient& coming, std::optional<double> clip_norm) override {
+    if (const absl::Status done = Finish(); !done.ok()) return done;
+    return exchange_->Prepare(coming, clip_norm);
+  }
+
   absl::Status Push(const StepGradient& step) override {
     if (const absl::Status done = Finish(); !done.ok()) return done;
     if (step.finite) statistics_.Add(step.statistics);
@@ -252,6 +257,7 @@ class ServersClient : public ParameterClient {
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override {
     return exchange_->WaitFor(begin, elements);
   }
+  bool on_device() const override { return options_.step_receiver != nullptr; }
   absl::Status Finish() override { return exchange_->WaitDone(); }
   float* parameters() override { return exchange_->parameters(); }
   uint64_t clock(uint32_t segment) const override { return exchange_->clock(segment); }
@@ -261,6 +267,7 @@ class ServersClient : public ParameterClient {
   double ErrorFeedbackRatio(const float* gradient) const override {
     return exchange_->ErrorFeedbackRatio(gradient);
   }
+  bool keeps_error() const override { return exchange_->keeps_error(); }
   absl::Span<const float> error() const override { return exchange_->error(); }
   Traffic traffic() const override { return exchange_->traffic(); }
   std::shared_ptr<grpc::Channel> channel(uint32_t shard) const override {
@@ -379,6 +386,22 @@ PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options) {
           .trainable_elements = options.schema.trainable_elements(),
           .segments = options.plan.segments().size(),
           .squeeze = reader ? std::nullopt : options.squeeze};
+}
+
+kernels::StepReceiverOptions MakeReceiverOptions(const ParameterClientOptions& options,
+                                                 const CodecSet& codecs,
+                                                 kernels::StepEncoder* encoder) {
+  // A round's result is in the codec of its contributions.
+  const bool rounds = options.squeeze.has_value();
+  kernels::StepReceiverOptions made = {
+      .codec = codecs.Find(rounds ? options.push_codec : options.reply_codec),
+      .encoder = rounds ? encoder : nullptr};
+  for (const SegmentPlan& segment : options.plan.segments()) {
+    if (segment.kind != TensorKind::kTrainable) continue;
+    made.segments.push_back(
+        {.begin = segment.begin, .elements = segment.elements, .blocks = segment.blocks});
+  }
+  return made;
 }
 
 bool RepairsSteps(const ParameterClientOptions& options) {

@@ -33,6 +33,8 @@
 #include "common/net/credentials.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "grpcpp/channel.h"
+#include "kernels/step_encoder.h"
+#include "kernels/step_receiver.h"
 #include "kernels/worker_half.h"
 #include "worker/models/model.h"
 #include "worker/push_encoder.h"
@@ -94,6 +96,11 @@ struct ParameterClientOptions {
   std::string push_codec = "none";
   std::string reply_codec = "none";  // not every one in synchronous modes
   CodecSettings codec_settings;
+  // Where gradients stay on the device that computes them: it encodes them, made for
+  // MakeEncoderOptions of this. Outlives the client. Null: in host memory.
+  kernels::StepEncoder* step_encoder = nullptr;
+  // Goes with it: takes the replies of trainable segments, made for MakeReceiverOptions of this.
+  kernels::StepReceiver* step_receiver = nullptr;
   uint64_t seed = 0;  // the job's
   bool synchronous = false;
   // Members of rounds come and go: a round that does not close has a slow member, not a dead
@@ -120,13 +127,19 @@ bool RepairsSteps(const ParameterClientOptions& options);
 // Of the client's pushes. A reader pushes nothing: it keeps neither momentum nor error.
 PushEncoderOptions MakeEncoderOptions(const ParameterClientOptions& options);
 
+// Of replies, where they go to a device whose `encoder` was made for this; `codecs` outlives the call
+// that it is given to.
+kernels::StepReceiverOptions MakeReceiverOptions(const ParameterClientOptions& options,
+                                                 const CodecSet& codecs,
+                                                 kernels::StepEncoder* encoder);
+
 // The gradient of one step, final: clipped, and known to be finite or not.
 struct StepGradient {
   uint64_t ticket = 0;
   // Further tickets that are consumed once the push is acknowledged (elastic rules).
   std::vector<uint64_t> earlier;
   uint64_t round = 0;  // synchronous modes: the step
-  // [trainable_elements]. The worker half works in place and messages point into
+  // [trainable_elements]; null where it is on the device. The worker half works in place and messages point into
   // it: elements may be read and written again once the gate has let them through.
   float* gradient = nullptr;
   // [statistic_elements], of this step's batch; copied. Null: none.
@@ -165,6 +178,10 @@ class ParameterClient : public ParameterGate {
   // to hold.
   virtual absl::Status Pull(Parameters which) = 0;
 
+  // Where gradients stay on a device, to be called while it computes the step (StepOutput::given):
+  // waits for the last push, then gives the device what Push of this step will send: its ticket,
+  // round and fold count. `clip_norm` as GradientOptions. Elsewhere nothing, and it need not be called.
+  virtual absl::Status Prepare(const StepGradient& coming, std::optional<double> clip_norm) = 0;
   // Begins the exchange of a step and returns; first waits for the last one.
   virtual absl::Status Push(const StepGradient& step) = 0;
   // The gate: returns once these elements are those of the next step.
@@ -198,7 +215,8 @@ class ParameterClient : public ParameterGate {
   // DEADLINE_EXCEEDED where one does not answer at once.
   virtual absl::Status ChangeView(const v1::View& view) = 0;
 
-  // The whole flat vector, running statistics last. Elements may be read once the
+  // The whole flat vector, running statistics last; with a step_receiver these alone, all else is on
+  // the device. Elements may be read once the
   // gate has let them through; all of them after Pull or Finish. Between steps
   // the caller may overwrite values for its own use until the next Pull(kAsSent), and
   // may not push before it: replies may be differences to what is there.
@@ -214,8 +232,10 @@ class ParameterClient : public ParameterGate {
   // gradient [trainable_elements]; 0 without compression. Only while nothing is
   // in flight; one block in 16 is looked at.
   virtual double ErrorFeedbackRatio(const float* gradient) const = 0;
-  // What compression has not sent yet, [trainable_elements]; empty without. Only
-  // while nothing is in flight.
+  // Whether compression keeps something back for the next push.
+  virtual bool keeps_error() const = 0;
+  // It, [trainable_elements]; empty without, and where it is on a device. Only while nothing is in
+  // flight.
   virtual absl::Span<const float> error() const = 0;
 
   virtual Traffic traffic() const = 0;

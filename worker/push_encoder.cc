@@ -62,6 +62,18 @@ void PushEncoder::Encode(const SegmentPlan& plan, const PushPlace& place, const 
                 PushKey(options_.seed, plan.id, place), payload);
 }
 
+absl::StatusOr<ByteSpan> PushEncoder::Make(const SegmentPlan& plan, const SegmentStep& step,
+                                           absl::FunctionRef<uint8_t*(uint64_t)> buffer) {
+  Transform(plan, step.ticket, step.clock, step.parameters, step.gradient);
+  if (plain(plan)) {
+    return ByteSpan(reinterpret_cast<const uint8_t*>(step.gradient), plan.elements * sizeof(float));
+  }
+  const uint64_t bytes = EncodedBytes(plan);
+  uint8_t* const payload = buffer(bytes);
+  Encode(plan, step.place, step.gradient, payload);
+  return ByteSpan(payload, bytes);
+}
+
 absl::Span<const float> PushEncoder::momentum() const {
   if (squeeze_ != nullptr) return squeeze_->momentum();
   return half_ == nullptr ? absl::Span<const float>() : half_->momentum();

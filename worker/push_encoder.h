@@ -25,6 +25,7 @@
 #include "common/core/shard_plan.h"
 #include "kernels/codecs/codec.h"
 #include "kernels/worker_half.h"
+#include "worker/push_encoding.h"
 #include "worker/squeeze_replica.h"
 
 namespace foreshard {
@@ -43,7 +44,7 @@ struct PushEncoderOptions {
 };
 
 // Thread-compatible. Only trainable segments are given to it.
-class PushEncoder {
+class PushEncoder final : public PushEncoding {
  public:
   // options.codec is one of CodecNames().
   explicit PushEncoder(const PushEncoderOptions& options);
@@ -63,30 +64,40 @@ class PushEncoder {
   void Encode(const SegmentPlan& plan, const PushPlace& place, const float* gradient,
               uint8_t* payload);
 
-  // Of the segment's next push.
-  const Codec& codec(const SegmentPlan& plan) const {
+  // Transform, then what Encode makes, or the gradient itself where that is the payload.
+  absl::StatusOr<ByteSpan> Make(const SegmentPlan& plan, const SegmentStep& step,
+                                absl::FunctionRef<uint8_t*(uint64_t)> buffer) override;
+
+  const Codec& codec(const SegmentPlan& plan) const override {
     if (squeeze_ == nullptr) return *codec_;
     return fold_next_ ? *FindCodec(CodecId::kNone) : squeeze_->codec(plan);
   }
   // Rules that compress rounds both ways: takes the reply to a push of the segment, which
   // was sent from `place` as the bytes `sent`, or to a read. DATA_LOSS as
   // SqueezeReplica::Take.
-  bool squeezes() const { return squeeze_ != nullptr; }
+  bool squeezes() const override { return squeeze_ != nullptr; }
   absl::Status TakeReply(const SegmentPlan& plan, const RoundReply& reply, const Payload& payload,
-                         const PushPlace& place, ByteSpan sent, float* parameters);
+                         const PushPlace& place, ByteSpan sent, float* parameters) override;
   // By position in the flat trainable vector; empty where nothing is lost.
-  absl::Span<const float> error() const { return error_; }
+  absl::Span<const float> error() const override { return error_; }
+  bool keeps_error() const override { return !error_.empty(); }
   // ||error|| over ||momentum||, `momentum` being of the flat trainable vector; 0 without
   // compression. One block in 16 is looked at.
   double ErrorRatio(absl::Span<const SegmentPlan> segments, const float* momentum) const;
+  // The same with momentum() where there is one.
+  double ErrorFeedbackRatio(absl::Span<const SegmentPlan> segments, const float* gradient) override {
+    return ErrorRatio(segments, momentum().empty() ? gradient : momentum().data());
+  }
   // The half's momentum, or what the workers of a compressed round share, by position in
   // the flat trainable vector; empty where the rule has none.
   absl::Span<const float> momentum() const;
   // The next Transform of every segment makes it a fold, whatever the round asks for.
-  void FoldNext() { fold_next_ = true; }
-  bool has_momentum() const { return half_ != nullptr; }
-  // The server counts the segment's momentum at the rate of this ticket from now on.
-  void NoteRepaired(const SegmentPlan& plan, uint64_t ticket);
+  void FoldNext() override { fold_next_ = true; }
+  bool has_momentum() const override { return half_ != nullptr; }
+  absl::StatusOr<const float*> Momentum(const SegmentPlan& plan) override {
+    return half_->momentum().data() + plan.begin;
+  }
+  void NoteRepaired(const SegmentPlan& plan, uint64_t ticket) override;
 
  private:
   const PushEncoderOptions options_;

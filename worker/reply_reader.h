@@ -21,6 +21,9 @@ class ReplyReader {
   ReplyReader();
   ~ReplyReader();
 
+  // What Read refuses, before it does anything.
+  absl::Status Check(const SegmentPlan& plan, const Codec& codec, const Payload& payload);
+
   // `values` [plan.elements] take the payload's parameters, or, in a codec whose replies
   // carry differences, these are added to them: exactly what the server does to its copy.
   // `key` is the reply's. DATA_LOSS: another length than the segment has in this codec, or

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
 #include "glog/logging.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/device_failure.h"
 
 namespace foreshard {
 namespace {
@@ -20,6 +19,12 @@ constexpr uint64_t kHeaderBytes = 256;  // about; for deadlines
 absl::Status Damaged(uint32_t segment, const absl::Status& what) {
   return absl::DataLossError(
       absl::StrCat("segment ", segment, ": the reply is damaged: ", what.message()));
+}
+
+std::unique_ptr<PushEncoding> MakeEncoding(const ParameterClientOptions& options) {
+  const PushEncoderOptions encoder = MakeEncoderOptions(options);
+  if (options.step_encoder == nullptr) return std::make_unique<PushEncoder>(encoder);
+  return std::make_unique<DevicePushEncoder>(encoder, options.step_encoder, options.step_receiver);
 }
 
 }  // namespace
@@ -33,7 +38,8 @@ SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
       plain_(FindCodec(CodecId::kNone)),
       reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
-      encoder_(MakeEncoderOptions(options)),
+      encoder_(MakeEncoding(options)),
+      device_(options.step_encoder == nullptr ? nullptr : static_cast<DevicePushEncoder*>(encoder_.get())),
       protocols_(options.servers.size()),
       server_incarnations_(std::move(server_incarnations)),
       queued_(options.servers.size()) {
@@ -49,7 +55,7 @@ void SegmentExchange::Begin(Operation operation) {
   aliases_.Wait();
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
-  if (operation_.fold) encoder_.FoldNext();
+  if (operation_.fold && device_ == nullptr) encoder_->FoldNext();  // else Prepare did
   began_ = absl::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),
@@ -89,7 +95,7 @@ uint64_t SegmentExchange::PayloadBytes() const {
 
 std::vector<uint32_t> SegmentExchange::Unrepaired(uint64_t step) const {
   std::vector<uint32_t> segments;
-  if (!encoder_.has_momentum()) return segments;
+  if (!encoder_->has_momentum()) return segments;
   absl::MutexLock lock(&mutex_);
   for (const SegmentState& segment : segments_) {
     if (IsTrainable(segment) && (segment.clock < step || BringsShare(segment, step))) {
@@ -155,7 +161,12 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
   std::vector<grpc::Slice> payload;
   if (HasPayload(segment)) {
     const absl::Time start = absl::Now();
-    payload.push_back(MakePayload(segment));
+    absl::StatusOr<grpc::Slice> made = MakePayload(segment);
+    if (!made.ok()) {
+      End(made.status());
+      return std::nullopt;
+    }
+    payload.push_back(*std::move(made));
     header.set_checksum(Checksum(ByteSpan(payload[0].begin(), payload[0].size())));
     figures_.encode_seconds += absl::ToDoubleSeconds(absl::Now() - start);
   }
@@ -209,38 +220,6 @@ PushPlace SegmentExchange::Place(const SegmentState& segment) const {
   return place;
 }
 
-// The gradient is final by now: what is encoded here is committed, and every
-// retry sends the same bytes with the same sequence number.
-grpc::Slice SegmentExchange::MakePayload(SegmentState& segment) {
-  const SegmentPlan& plan = *segment.plan;
-  const uint64_t plain_bytes = plan.elements * sizeof(float);
-  if (operation_.kind == v1::ExchangeHeader::INITIALISE) {
-    return aliases_.Alias(operation_.values + plan.begin, plain_bytes);
-  }
-  if (operation_.kind == v1::ExchangeHeader::REPAIR) {
-    return aliases_.Alias(encoder_.momentum().data() + plan.begin, plain_bytes);
-  }
-  if (!IsTrainable(segment)) {
-    const uint64_t place = plan.begin - options_.schema.trainable_elements();
-    return aliases_.Alias(operation_.statistics + place, plain_bytes);
-  }
-  float* gradient = operation_.gradient + plan.begin;
-  encoder_.Transform(plan, operation_.ticket, segment.clock, parameters_.data() + plan.begin,
-                     gradient);
-  if (encoder_.plain(plan)) {
-    segment.sent = ByteSpan(reinterpret_cast<const uint8_t*>(gradient), plain_bytes);
-    return aliases_.Alias(gradient, plain_bytes);
-  }
-  const BufferPool::Buffer buffer = pool_.Take(encoder_.EncodedBytes(plan));
-  encoder_.Encode(plan, Place(segment), gradient, buffer.data);
-  grpc::Slice slice = pool_.Share(buffer);
-  if (encoder_.squeezes()) {
-    segment.sent_slice = slice;
-    segment.sent = ByteSpan(slice.begin(), slice.size());
-  }
-  return slice;
-}
-
 absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::ByteBuffer& reply) {
   absl::MutexLock lock(&mutex_);
   SegmentState& segment = segments_[token];
@@ -277,7 +256,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   if (pending) {
     // What is kept back is handed in after the round, before the worker leaves; calls do
     // not outlive a stop by long.
-    const bool folds = encoder_.squeezes() && !encoder_.error().empty();
+    const bool folds = encoder_->squeezes() && encoder_->keeps_error();
     if (options_.stop != nullptr && options_.stop->load() && !folds) {
       return absl::CancelledError(absl::StrCat("interrupted in round ", operation_.round));
     }
@@ -296,6 +275,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   if (header.result() != v1::ReplyHeader::INITIALISED) {
     const absl::Time start = absl::Now();
     const absl::Status read = Read(segment, header, parsed->payload());
+    if (kernels::IsDeviceFailure(read)) return read;
     if (!read.ok()) {
       return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
     }
@@ -321,33 +301,10 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   return FollowUp{};
 }
 
-absl::Status SegmentExchange::ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
-                                        const Payload& payload) {
-  if (payload.bytes > 0 && Checksum(payload) != header.checksum()) {
-    return absl::DataLossError("its checksum is wrong");
-  }
-  const RoundReply reply = {.parts = header.parts(),
-                            .late = header.result() == v1::ReplyHeader::LATE,
-                            .version = header.version(),
-                            .round = header.round(),
-                            .members = header.members(),
-                            .frozen = header.frozen(),
-                            .fold = header.fold(),
-                            .eta = header.learning_rate()};
-  const absl::Status taken = encoder_.TakeReply(*segment.plan, reply, payload, Place(segment), segment.sent,
-                                                parameters_.data() + segment.plan->begin);
-  if (!taken.ok()) return taken;
-  segment.sent = {};
-  segment.sent_slice = {};
-  segment.held_version = header.version();
-  segment.clock = std::max(segment.clock, header.clock());
-  return absl::OkStatus();
-}
-
 absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader& header,
                                    const Payload& payload) {
   const bool of_master = operation_.kind == v1::ExchangeHeader::READ && !operation_.lookahead;
-  if (encoder_.squeezes() && IsTrainable(segment) && !of_master) return ReadRound(segment, header, payload);
+  if (encoder_->squeezes() && IsTrainable(segment) && !of_master) return ReadRound(segment, header, payload);
   const Codec* codec = header.codec() <= 255 ? codecs_.Find(static_cast<CodecId>(header.codec())) : nullptr;
   if (codec == nullptr || codec->replies_carry_values() == header.delta()) {
     return absl::DataLossError(absl::StrCat("codec ", header.codec(), " cannot carry ",
@@ -361,11 +318,12 @@ absl::Status SegmentExchange::Read(SegmentState& segment, const v1::ReplyHeader&
   }
   if (Checksum(payload) != header.checksum()) return absl::DataLossError("its checksum is wrong");
   const CodecKey key = ReplyKey(options_.seed, segment.plan->id, options_.hello.worker(), header.version());
-  if (const absl::Status read = reader_.Read(*segment.plan, *codec, key, payload,
-                                             parameters_.data() + segment.plan->begin);
-      !read.ok()) {
-    return read;
-  }
+  const absl::Status read =
+      options_.step_receiver != nullptr && IsTrainable(segment)
+          ? ReadToDevice(segment, *codec, key, payload)
+          : reader_.Read(*segment.plan, *codec, key, payload,
+                         parameters_.data() + segment.plan->begin);
+  if (!read.ok()) return read;
   // The master's parameters are not what the server takes this worker to hold.
   segment.as_sent = operation_.kind != v1::ExchangeHeader::READ || operation_.lookahead;
   segment.held_version = header.version();
@@ -377,7 +335,7 @@ void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& he
   if (operation_.kind == v1::ExchangeHeader::REPAIR) {
     if (!BringsShare(segment, operation_.ticket)) return;
     segment.share_ticket = operation_.ticket;
-    encoder_.NoteRepaired(*segment.plan, operation_.ticket);
+    encoder_->NoteRepaired(*segment.plan, operation_.ticket);
   } else if (operation_.kind == v1::ExchangeHeader::PUSH) {
     segment.has_share = true;
     // After DUPLICATE the older ticket stays: should it be too old, the server knows better.
@@ -423,7 +381,9 @@ void SegmentExchange::NoteMeasure(const v1::RoundMeasure& measure) {
 std::optional<RoundSums> SegmentExchange::TakeRoundSums() const {
   if (round_totals_.segments == 0 || round_totals_.segments != trainable_segments_) return std::nullopt;
   RoundSums sums = round_totals_.Sums(operation_.round);
-  if (round_totals_.compressed()) sums.error_ratio = ErrorRatio(nullptr);
+  if (round_totals_.compressed()) {
+    sums.error_ratio = encoder_->ErrorFeedbackRatio(options_.plan.segments(), nullptr);
+  }
   return sums;
 }
 
@@ -484,10 +444,12 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> SegmentExchange::Refused(uint32_
 }
 
 void SegmentExchange::Failed(const absl::Status& status) {
-  {
-    absl::MutexLock lock(&mutex_);
-    for (auto& queue : queued_) queue.clear();
-  }
+  absl::MutexLock lock(&mutex_);
+  End(status);
+}
+
+void SegmentExchange::End(const absl::Status& status) {
+  for (auto& queue : queued_) queue.clear();
   absl::MutexLock lock(&ready_mutex_);
   if (failure_.ok()) failure_ = status;
   all_ready_ = false;
@@ -509,15 +471,20 @@ absl::Status SegmentExchange::Await(const std::function<bool()>& ready) {
 
 absl::Status SegmentExchange::WaitFor(uint64_t begin, uint64_t elements) {
   const auto& plans = options_.plan.segments();
-  return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    auto plan = std::partition_point(plans.begin(), plans.end(), [&](const SegmentPlan& p) {
-      return p.begin + p.elements <= begin;
-    });
-    for (; plan != plans.end() && plan->begin < begin + elements; ++plan) {
-      if (!ready_[plan->id]) return false;
-    }
-    return true;
+  const auto first = std::partition_point(plans.begin(), plans.end(), [&](const SegmentPlan& p) {
+    return p.begin + p.elements <= begin;
   });
+  const auto last = std::partition_point(
+      first, plans.end(), [&](const SegmentPlan& p) { return p.begin < begin + elements; });
+  const absl::Status there = Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return std::all_of(first, last, [&](const SegmentPlan& p) { return ready_[p.id] != 0; });
+  });
+  if (!there.ok() || options_.step_receiver == nullptr) return there;
+  for (auto plan = first; plan != last; ++plan) {
+    if (plan->kind != TensorKind::kTrainable) continue;
+    if (const absl::Status status = options_.step_receiver->Await(plan->id); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SegmentExchange::WaitDone() {
@@ -531,12 +498,7 @@ double SegmentExchange::TakeWaitSeconds() {
 
 double SegmentExchange::ErrorFeedbackRatio(const float* gradient) const {
   absl::MutexLock lock(&mutex_);
-  return ErrorRatio(gradient);
-}
-
-double SegmentExchange::ErrorRatio(const float* gradient) const {
-  const float* momentum = encoder_.momentum().empty() ? gradient : encoder_.momentum().data();
-  return encoder_.ErrorRatio(options_.plan.segments(), momentum);
+  return encoder_->ErrorFeedbackRatio(options_.plan.segments(), gradient);
 }
 
 uint64_t SegmentExchange::clock(uint32_t segment) const {

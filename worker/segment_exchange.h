@@ -22,9 +22,10 @@
 #include "common/core/bytes.h"
 #include "kernels/codecs/codec.h"
 #include "worker/buffer_pool.h"
+#include "worker/device_push_encoder.h"
 #include "worker/exchange_calls.h"
 #include "worker/parameter_client.h"
-#include "worker/push_encoder.h"
+#include "worker/push_encoding.h"
 #include "worker/reply_reader.h"
 
 namespace foreshard {
@@ -47,7 +48,7 @@ class SegmentExchange : public ExchangeHandler {
     uint64_t round = 0;
     bool absent = false;            // FETCH: takes no part in rounds up to this one
     bool fold = false;              // PUSH: in full precision, with all that was kept back
-    float* gradient = nullptr;      // PUSH: trainable segments
+    float* gradient = nullptr;      // PUSH: trainable segments; null: on the device
     const float* statistics = nullptr;  // PUSH: statistics segments, to be sent as they are
     const float* values = nullptr;  // INITIALISE: the whole vector
   };
@@ -62,6 +63,10 @@ class SegmentExchange : public ExchangeHandler {
   // Thread-safe.
   void set_protocol(uint32_t shard, uint32_t protocol) { protocols_[shard] = protocol; }
 
+  // Where gradients stay on a device: gives it the pushes of the step that it is about to
+  // compute, before Begin of the PUSH, or of a SKIP in its place. Only while no operation is under
+  // way. Nothing elsewhere.
+  absl::Status Prepare(const StepGradient& coming, std::optional<double> clip_norm);
   // Only while no operation is under way. Then give ExchangeCalls a Start.
   void Begin(Operation operation);
   // Payload bytes that the operation under way will send.
@@ -90,7 +95,8 @@ class SegmentExchange : public ExchangeHandler {
   float* parameters() { return parameters_.data(); }
   uint64_t clock(uint32_t segment) const;
   double ErrorFeedbackRatio(const float* gradient) const;
-  absl::Span<const float> error() const { return encoder_.error(); }
+  absl::Span<const float> error() const { return encoder_->error(); }
+  bool keeps_error() const { return encoder_->keeps_error(); }
   Traffic traffic() const;
 
   // ExchangeHandler.
@@ -126,7 +132,7 @@ class SegmentExchange : public ExchangeHandler {
     return segment.plan->kind == TensorKind::kTrainable;
   }
   const Codec& PushCodec(const SegmentState& segment) const {
-    return IsTrainable(segment) ? encoder_.codec(*segment.plan) : *plain_;
+    return IsTrainable(segment) ? encoder_->codec(*segment.plan) : *plain_;
   }
   v1::ExchangeHeader Header(const SegmentState& segment, v1::ExchangeHeader::Kind kind) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -138,7 +144,9 @@ class SegmentExchange : public ExchangeHandler {
   }
   // What a push of the segment under way is told from others by.
   PushPlace Place(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  grpc::Slice MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<grpc::Slice> MakePayload(SegmentState& segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // No more messages: what has happened is what the computing thread's waits end with.
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasPayload(const SegmentState& segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool BringsShare(const SegmentState& segment, uint64_t step) {
     return segment.has_share && segment.share_ticket < step;
@@ -150,6 +158,9 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
                          const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To the device, in place of parameters_.
+  absl::Status ReadToDevice(const SegmentState& segment, const Codec& codec, const CodecKey& key,
+                            const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // To be called when the answer to a push or skip has been read.
   void NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -157,8 +168,6 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteMeasure(const v1::RoundMeasure& measure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<RoundSums> TakeRoundSums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // As ErrorFeedbackRatio.
-  double ErrorRatio(const float* gradient) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MarkReady(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(const std::function<bool()>& ready);
 
@@ -169,7 +178,8 @@ class SegmentExchange : public ExchangeHandler {
   const Codec* const reply_codec_;
   size_t trainable_segments_ = 0;
   std::vector<float> parameters_;
-  PushEncoder encoder_;
+  const std::unique_ptr<PushEncoding> encoder_;
+  DevicePushEncoder* const device_;  // encoder_, where gradients stay on a device; else null
   ReplyReader reader_;
   BufferPool pool_;
 

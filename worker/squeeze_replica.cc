@@ -63,10 +63,9 @@ void SqueezeReplica::Transform(const SegmentPlan& plan, float* gradient) const {
   MixMomentum(options_.beta1, plan.elements, momentum_.data() + plan.begin, gradient);
 }
 
-absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& reply,
-                                  const Payload& payload, const PushPlace& place, ByteSpan sent,
-                                  float* parameters, float* error) {
-  State& state = segments_[plan.id];
+absl::Status SqueezeReplica::Check(const SegmentPlan& plan, const RoundReply& reply,
+                                   const Payload& payload) const {
+  const State& state = segments_[plan.id];
   const uint32_t parts = reply.parts;
   if ((parts & ~(kState | kResultPart)) != 0 || payload.bytes != ReplyBytes(plan, parts)) {
     return absl::DataLossError(
@@ -85,7 +84,6 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
   if (reply.frozen && !state.frozen && (parts & kState) != kState) {
     return absl::DataLossError("the variance is frozen, but the reply does not bring it");
   }
-  PartReader reader(payload);
   if (parts & kResultPart) {
     // Looked at first: nothing may change where the reply is damaged.
     PartReader check(payload);
@@ -97,6 +95,29 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
       }
     }
   }
+  return absl::OkStatus();
+}
+
+float SqueezeReplica::Note(const SegmentPlan& plan, const RoundReply& reply) {
+  State& state = segments_[plan.id];
+  float factor = 1;
+  if (reply.frozen != state.frozen) {
+    // At the freeze there is no error, and a return to full precision has taken it all in.
+    factor = 0;
+  } else if (state.frozen && reply.members != state.members && state.members > 0) {
+    factor = static_cast<float>(reply.members) / static_cast<float>(state.members);
+  }
+  state = {.frozen = reply.frozen, .fold = reply.fold, .round = reply.round, .members = reply.members};
+  return factor;
+}
+
+absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& reply,
+                                  const Payload& payload, const PushPlace& place, ByteSpan sent,
+                                  float* parameters, float* error) {
+  if (const absl::Status checked = Check(plan, reply, payload); !checked.ok()) return checked;
+  const State& state = segments_[plan.id];
+  const uint32_t parts = reply.parts;
+  PartReader reader(payload);
   // A skip that came too late had nothing to lose.
   if (reply.late && state.frozen && error != nullptr && !sent.empty()) {
     const ByteSpan piece = sent;
@@ -133,16 +154,12 @@ absl::Status SqueezeReplica::Take(const SegmentPlan& plan, const RoundReply& rep
   if (parts & kParametersPart) reader.Copy(plain_, plan, parameters);
   if (parts & kMomentumPart) reader.Copy(plain_, plan, momentum);
   if (parts & kDenominatorPart) reader.Copy(plain_, plan, denominator);
-  if (error != nullptr) {
-    if (reply.frozen != state.frozen) {
-      // At the freeze there is none, and a return to full precision has taken it all in.
-      std::fill_n(error, plan.elements, 0.0f);
-    } else if (state.frozen && reply.members != state.members && state.members > 0) {
-      kernels::Scale(error, static_cast<float>(reply.members) / static_cast<float>(state.members),
-                     plan.elements);
-    }
+  const float factor = Note(plan, reply);
+  if (error != nullptr && factor == 0) {
+    std::fill_n(error, plan.elements, 0.0f);
+  } else if (error != nullptr && factor != 1) {
+    kernels::Scale(error, factor, plan.elements);
   }
-  state = {.frozen = reply.frozen, .fold = reply.fold, .round = reply.round, .members = reply.members};
   return absl::OkStatus();
 }
 

@@ -66,6 +66,12 @@ class SqueezeReplica {
   // Bytes of a reply with these parts.
   uint64_t ReplyBytes(const SegmentPlan& plan, uint32_t parts) const;
 
+  // What Take refuses, before anything changes.
+  absl::Status Check(const SegmentPlan& plan, const RoundReply& reply, const Payload& payload) const;
+  // Where the numbers are on a device: what Take does besides them. What the error is to be
+  // multiplied by: 1, n'/n, or 0 where the phase has changed.
+  float Note(const SegmentPlan& plan, const RoundReply& reply);
+
   // Takes a reply; `payload` is ReplyBytes(plan, reply.parts) long, `parameters` and `error`
   // are the segment's own. Where the reply is late, `error` holds what the last Encode left,
   // `sent` its bytes, and `place` what it was told with. DATA_LOSS, with nothing changed: parts that cannot be, a frozen

@@ -65,11 +65,17 @@ absl::Status TrainingLoop::Run() {
   }
 }
 
-absl::StatusOr<std::optional<GradientStep>> TrainingLoop::Compute(const Ticket& ticket,
+absl::StatusOr<std::optional<GradientStep>> TrainingLoop::Compute(const Ticket& ticket, uint64_t round,
                                                                   const GradientUse::Place& at) {
   // Every segment comes to the round behind that of a push, unless it was late: which is known
   // when it is answered.
   bool enter = options_.views && !(last_.has_value() && ticket.round == last_->round + 1);
+  // Where gradients stay on the device the push is made with them, and once.
+  const bool pushes_on_device = computer_->gradient() == nullptr;
+  if (options_.views && pushes_on_device && !enter) {
+    if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
+    enter = client_->late();
+  }
   std::optional<GradientStep> computed;
   for (;;) {
     if (enter) {
@@ -82,17 +88,20 @@ absl::StatusOr<std::optional<GradientStep>> TrainingLoop::Compute(const Ticket& 
       if (computed.has_value() && !entered->renewed) return computed;
     }
     if (const auto next = lead_->PeekTicket(); next.has_value()) computer_->Expect(*next);
-    const absl::StatusOr<GradientStep> step = computer_->Compute(ticket.number, at.parameters, *at.gate);
+    const absl::StatusOr<GradientStep> step = computer_->Compute(
+        ticket.number, at.parameters, *at.gate, [&](std::optional<double> clip_norm) {
+          return client_->Prepare({.ticket = ticket.number, .round = round}, clip_norm);
+        });
     if (!step.ok()) return step.status();
     if (const absl::Status ready = use_->Ready(); !ready.ok()) return ready;
-    if (enter || !options_.views || !client_->late()) return *step;
+    if (enter || pushes_on_device || !options_.views || !client_->late()) return *step;
     enter = true;
     computed = *step;
   }
 }
 
 absl::Status TrainingLoop::Fold() {
-  if (!options_.views || !last_.has_value() || client_->error().empty()) return absl::OkStatus();
+  if (!options_.views || !last_.has_value() || !client_->keeps_error()) return absl::OkStatus();
   uint64_t round = last_->round + 1;
   for (bool known = !client_->late(); !known;) {
     const auto entered = client_->EnterRound(round);
@@ -101,7 +110,10 @@ absl::Status TrainingLoop::Fold() {
     round = entered->round;
   }
   // A contribution without a gradient.
-  std::fill_n(computer_->gradient(), client_->error().size(), 0.0f);
+  const absl::Status cleared = computer_->Clear([&](std::optional<double> clip_norm) {
+    return client_->Prepare({.ticket = last_->number, .round = round, .fold = true}, clip_norm);
+  });
+  if (!cleared.ok()) return cleared;
   const absl::Status pushed = client_->Push({.ticket = last_->number,
                                              .round = round,
                                              .gradient = computer_->gradient(),
@@ -115,7 +127,11 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const absl::Time start = absl::Now();
   const auto at = use_->PlaceOf(dealt);
   if (!at.ok()) return at.status();
-  const auto computed = Compute(dealt, *at);
+  const uint64_t round = options_.views               ? dealt.round
+                         : options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
+                                                                      options_.round_members)
+                                                      : 0;
+  const auto computed = Compute(dealt, round, *at);
   if (!computed.ok()) return computed.status();
   if (!computed->has_value()) return absl::OkStatus();
   const GradientStep& step = **computed;
@@ -142,10 +158,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   }
   const absl::Status taken = use_->Take(
       {.ticket = ticket,
-       .round = options_.views               ? dealt.round
-                : options_.round_members > 0 ? RoundOfTicket(ticket, options_.batches_per_epoch,
-                                                           options_.round_members)
-                                           : 0,
+       .round = round,
        .gradient = computer_->gradient(),
        .statistics = computer_->statistics(),
        .finite = step.finite});

@@ -60,7 +60,8 @@ class TrainingLoop {
   absl::Status Step(const Ticket& ticket);
   // The gradient of the ticket's batch, when the last push is answered. None: the ticket's round
   // is over, and the ticket goes back.
-  absl::StatusOr<std::optional<GradientStep>> Compute(const Ticket& ticket, const GradientUse::Place& at);
+  absl::StatusOr<std::optional<GradientStep>> Compute(const Ticket& ticket, uint64_t round,
+                                                     const GradientUse::Place& at);
   // Before a polite leave: what compression has kept back goes to the servers.
   absl::Status Fold();
   // Makes the step as slow as it should be; returns what it then has taken.

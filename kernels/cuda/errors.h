@@ -5,18 +5,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/device_failure.h"
 
 namespace foreshard::kernels::cuda {
 
 // What a call that was to do `what` came to: Ok; UNAVAILABLE where there is no device, or it
-// is lost; RESOURCE_EXHAUSTED without memory; INTERNAL otherwise.
+// is lost; RESOURCE_EXHAUSTED without memory, both marked (device_failure.h); INTERNAL otherwise.
 inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // it is reported here; later calls start clean
   const std::string text = absl::StrCat(what, ": ", cudaGetErrorString(error), " (CUDA error ",
                                         static_cast<int>(error), ")");
   switch (error) {
-    case cudaErrorMemoryAllocation: return absl::ResourceExhaustedError(text);
+    case cudaErrorMemoryAllocation: return DeviceFailure(absl::ResourceExhaustedError(text));
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
     case cudaErrorInitializationError:
@@ -26,7 +27,7 @@ inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
     case cudaErrorECCUncorrectable:
     case cudaErrorHardwareStackError:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorUnknown: return absl::UnavailableError(text);
+    case cudaErrorUnknown: return DeviceFailure(absl::UnavailableError(text));
     default: return absl::InternalError(text);
   }
 }

@@ -16,24 +16,30 @@ constexpr double kMiB = 1 << 20;
 std::string MiB(uint64_t bytes) { return absl::StrCat(static_cast<double>(bytes) / kMiB, " MiB"); }
 
 absl::Status DoesNotFit(uint64_t bytes, const MemoryInfo& info) {
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return DeviceFailure(absl::ResourceExhaustedError(absl::StrCat(
       "out of GPU memory: ", MiB(bytes), " more needed, ", MiB(info.free_bytes), " of ",
       MiB(info.total_bytes),
       " free; lower training.batch_size or raise training.micro_batches, or end what else uses "
-      "this GPU"));
+      "this GPU")));
 }
 
 }  // namespace
 
 absl::Status UseDevice(int number) {
+  // Asked before every step; what the driver shows costs more than the rest.
+  thread_local int used = -1;
+  if (number == used) return absl::OkStatus();
   const CudaProbe probe = ProbeCuda();
   if (number < 0 || static_cast<size_t>(number) >= probe.gpus.size()) {
-    return absl::UnavailableError(absl::StrCat(
+    return DeviceFailure(absl::UnavailableError(absl::StrCat(
         "GPU ", number, " is not there: ",
         probe.gpus.empty() ? probe.error
-                           : absl::StrCat(probe.gpus.size(), " found, counted from 0")));
+                           : absl::StrCat(probe.gpus.size(), " found, counted from 0"))));
   }
-  return CudaStatus(cudaSetDevice(number), absl::StrCat("using GPU ", number));
+  const absl::Status status =
+      CudaStatus(cudaSetDevice(number), absl::StrCat("using GPU ", number));
+  if (status.ok()) used = number;
+  return status;
 }
 
 absl::StatusOr<MemoryInfo> DeviceMemoryInfo() {
@@ -94,6 +100,24 @@ Memory::~Memory() {
   } else {
     cudaFreeHost(data_);
   }
+}
+
+absl::StatusOr<PinnedRange> PinnedRange::Pin(const void* data, uint64_t bytes) {
+  PinnedRange range;
+  if (bytes == 0) return range;
+  const absl::Status status =
+      CudaStatus(cudaHostRegister(const_cast<void*>(data), bytes, cudaHostRegisterDefault),
+                 absl::StrCat("pinning ", MiB(bytes)));
+  if (!status.ok()) return status;
+  range.data_ = data;
+  return range;
+}
+PinnedRange& PinnedRange::operator=(PinnedRange&& other) noexcept {
+  std::swap(data_, other.data_);
+  return *this;
+}
+PinnedRange::~PinnedRange() {
+  if (data_ != nullptr) cudaHostUnregister(const_cast<void*>(data_));
 }
 
 absl::StatusOr<Stream> Stream::Make() {

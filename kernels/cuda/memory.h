@@ -100,6 +100,21 @@ using DeviceArray = Array<T, MemoryKind::kDevice>;
 template <typename T>
 using PinnedArray = Array<T, MemoryKind::kPinned>;
 
+// Makes memory that is there already pinned for as long as the object lives. INTERNAL where the
+// system does not allow it; copies then work too, at the pace of ordinary memory.
+class PinnedRange {
+ public:
+  static absl::StatusOr<PinnedRange> Pin(const void* data, uint64_t bytes);
+
+  PinnedRange() = default;
+  PinnedRange(PinnedRange&& other) noexcept { *this = std::move(other); }
+  PinnedRange& operator=(PinnedRange&& other) noexcept;
+  ~PinnedRange();
+
+ private:
+  const void* data_ = nullptr;
+};
+
 // What is given to a stream runs in that order, and beside what is given to others.
 class Stream {
  public:

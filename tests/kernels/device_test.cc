@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kernels/device_failure.h"
+
 namespace foreshard::kernels {
 namespace {
 
@@ -21,17 +23,43 @@ TEST(MakeDeviceTest, Cpu) {
 TEST(MakeDeviceTest, AutoTakesTheCpuAndSaysWhy) {
   auto device = MakeDevice("auto");
   ASSERT_TRUE(device.ok()) << device.status();
+  if ((*device)->name() != "cpu") GTEST_SKIP() << "there is " << (*device)->description();
   EXPECT_EQ((*device)->name(), "cpu");
   EXPECT_THAT((*device)->description(), HasSubstr("no GPU used: "));
 }
 
+TEST(MakeDeviceTest, ANumberBeyondTheGpusIsABadArgument) {
+  if (!MakeDevice("cuda").ok()) GTEST_SKIP() << "there is no GPU";
+  const absl::Status status = MakeDevice("cuda:999").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(IsDeviceFailure(status));
+  EXPECT_THAT(Message(status), HasSubstr("there is no cuda:999"));
+}
+
 TEST(MakeDeviceTest, CudaIsRefusedWithTheReason) {
+  if (MakeDevice("cuda").ok()) GTEST_SKIP() << "there is a GPU";
   for (const char* spec : {"cuda", "cuda:0", "cuda:7"}) {
     const absl::Status status = MakeDevice(spec).status();
+    EXPECT_TRUE(IsDeviceFailure(status));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << spec;
     EXPECT_THAT(Message(status), HasSubstr(spec));
     EXPECT_THAT(Message(status), HasSubstr("--device=cpu"));
   }
+}
+
+TEST(MakeDeviceTest, OnlyDeviceFailuresAreMarked) {
+  EXPECT_FALSE(IsDeviceFailure(absl::UnavailableError("a server is away")));
+  EXPECT_TRUE(IsDeviceFailure(DeviceFailure(absl::ResourceExhaustedError("no memory"))));
+  EXPECT_FALSE(IsDeviceFailure(DeviceFailure(absl::InternalError("a mistake"))));
+}
+
+TEST(PrecisionTest, IsReadAsItIsWritten) {
+  for (const Precision precision : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+    EXPECT_EQ(ParsePrecision(NameOf(precision)).value(), precision);
+  }
+  const absl::Status status = ParsePrecision("fp8").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(status), HasSubstr("'fp8'"));
 }
 
 TEST(MakeDeviceTest, UnknownSpecs) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/core/bytes.h"
 #include "common/core/random.h"
+#include "kernels/device_failure.h"
 
 namespace foreshard {
 namespace {
@@ -144,9 +145,14 @@ absl::StatusOr<std::unique_ptr<Model>> LayerList::Make(const std::string& model,
   }
   auto network = device.MakeNetwork(made->spec_);
   if (!network.ok()) {
-    return absl::Status(network.status().code(), absl::StrCat(prefix, network.status().message()));
+    absl::Status status(network.status().code(), absl::StrCat(prefix, network.status().message()));
+    return kernels::IsDeviceFailure(network.status()) ? kernels::DeviceFailure(status) : status;
   }
   made->network_ = *std::move(network);
+  auto memory =
+      device.MakeStepMemory(made->schema_.trainable_elements(), made->schema_.elements());
+  if (!memory.ok()) return memory.status();
+  made->memory_ = *std::move(memory);
   return made;
 }
 
@@ -180,10 +186,33 @@ absl::StatusOr<StepResult> LayeredModel::ForwardBackward(const Batch& batch, con
                                                          ParameterGate& gate, float weight,
                                                          bool accumulate, float* gradient,
                                                          float* statistics) {
+  if (memory_ != nullptr) {
+    auto step = ForwardBackwardOnDevice(batch, vector, gate, weight, accumulate, nullptr);
+    if (!step.ok()) return step;
+    const absl::Status back = memory_->Download(gradient, statistics);
+    if (!back.ok()) return back;
+    return step;
+  }
   auto view = View(batch);
   if (!view.ok()) return view.status();
-  auto wait = [&gate](uint64_t begin, uint64_t elements) { return gate.WaitFor(begin, elements); };
+  auto wait = [&](uint64_t begin, uint64_t elements) { return gate.WaitFor(begin, elements); };
   auto loss = network_->Train(*view, vector, wait, {weight, accumulate, gradient, statistics});
+  if (!loss.ok()) return loss.status();
+  return StepResult{loss->loss, loss->correct, batch.examples};
+}
+
+absl::StatusOr<StepResult> LayeredModel::ForwardBackwardOnDevice(
+    const Batch& batch, const float* vector, ParameterGate& gate, float weight, bool accumulate,
+    const std::function<absl::Status()>& given) {
+  auto view = View(batch);
+  if (!view.ok()) return view.status();
+  auto wait = [&](uint64_t begin, uint64_t elements) {
+    const absl::Status there = gate.WaitFor(begin, elements);
+    return there.ok() && !gate.on_device() ? memory_->Upload(vector, begin, elements) : there;
+  };
+  auto loss = network_->Train(
+      *view, memory_->vector(), wait,
+      {weight, accumulate, memory_->gradient(), memory_->statistics(), given});
   if (!loss.ok()) return loss.status();
   return StepResult{loss->loss, loss->correct, batch.examples};
 }
@@ -192,13 +221,20 @@ absl::Status LayeredModel::BatchStatistics(const Batch& batch, const float* vect
                                            float* statistics) {
   auto view = View(batch);
   if (!view.ok()) return view.status();
-  return network_->Statistics(*view, vector, statistics);
+  if (memory_ == nullptr) return network_->Statistics(*view, vector, statistics);
+  absl::Status status = memory_->Upload(vector, 0, schema_.elements());
+  if (status.ok()) status = network_->Statistics(*view, memory_->vector(), memory_->statistics());
+  return status.ok() ? memory_->Download(nullptr, statistics) : status;
 }
 
 absl::StatusOr<StepResult> LayeredModel::Evaluate(const Batch& batch, const float* vector) {
   auto view = View(batch);
   if (!view.ok()) return view.status();
-  auto loss = network_->Evaluate(*view, vector);
+  if (memory_ != nullptr) {
+    const absl::Status given = memory_->Upload(vector, 0, schema_.elements());
+    if (!given.ok()) return given;
+  }
+  auto loss = network_->Evaluate(*view, memory_ != nullptr ? memory_->vector() : vector);
   if (!loss.ok()) return loss.status();
   return StepResult{loss->loss, loss->correct, batch.examples};
 }

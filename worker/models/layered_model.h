@@ -45,6 +45,10 @@ class LayeredModel : public Model {
   absl::StatusOr<StepResult> ForwardBackward(const Batch& batch, const float* vector,
                                              ParameterGate& gate, float weight, bool accumulate,
                                              float* gradient, float* statistics) override;
+  kernels::StepMemory* step_memory() override { return memory_.get(); }
+  absl::StatusOr<StepResult> ForwardBackwardOnDevice(
+      const Batch& batch, const float* vector, ParameterGate& gate, float weight, bool accumulate,
+      const std::function<absl::Status()>& given) override;
   absl::Status BatchStatistics(const Batch& batch, const float* vector,
                                float* statistics) override;
   absl::StatusOr<StepResult> Evaluate(const Batch& batch, const float* vector) override;
@@ -63,6 +67,8 @@ class LayeredModel : public Model {
   std::vector<FirstValues> first_values_;            // by tensor
   std::vector<std::optional<InputShape>> columns_;  // by tensor, of ImageColumns
   kernels::NetworkSpec spec_;
+  // Where the device does not work in host memory: the vectors on their way there and back.
+  std::unique_ptr<kernels::StepMemory> memory_;
   std::unique_ptr<kernels::Network> network_;
 };
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,8 @@ class ParameterGate {
   // Returns once elements [begin, begin + elements) of the flat vector are
   // those of this step; an error ends the step.
   virtual absl::Status WaitFor(uint64_t begin, uint64_t elements) = 0;
+  // Whether the elements are then in the device's memory (StepReceiver), not in the host's.
+  virtual bool on_device() const { return false; }
 };
 
 // Of parameters that are all there.
@@ -91,6 +94,16 @@ class Model {
                                                      ParameterGate& gate, float weight,
                                                      bool accumulate, float* gradient,
                                                      float* statistics) = 0;
+
+  // The device's vectors, where the model's device does not work in host memory; else null.
+  virtual kernels::StepMemory* step_memory() { return nullptr; }
+  // ForwardBackward whose gradient and statistics stay in step_memory(). `given` as StepOutput's;
+  // may be empty. Only where there is a step_memory().
+  virtual absl::StatusOr<StepResult> ForwardBackwardOnDevice(
+      const Batch& batch, const float* vector, ParameterGate& gate, float weight, bool accumulate,
+      const std::function<absl::Status()>& given) {
+    return absl::InternalError("this model's gradients are in host memory");
+  }
 
   // Only the batch's statistics at these parameters, in training mode: what
   // recalibration averages.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/emulation/regions.h"
 #include "kernels/cuda/emulation/streams.h"
+#include "kernels/device_failure.h"
 
 struct CUevent_st {
   foreshard::kernels::cuda::emulation::StreamPlace place;
@@ -28,9 +29,9 @@ constexpr uint64_t kTotalBytes = uint64_t{256} << 20;
 std::atomic<uint64_t> used_bytes{0};
 
 absl::Status DoesNotFit(uint64_t bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return DeviceFailure(absl::ResourceExhaustedError(absl::StrCat(
       "out of GPU memory: ", bytes, " bytes more needed, ", kTotalBytes - used_bytes, " of ",
-      kTotalBytes, " free; lower training.batch_size or raise training.micro_batches"));
+      kTotalBytes, " free; lower training.batch_size or raise training.micro_batches")));
 }
 
 absl::Status CheckDevice(const void* device, uint64_t bytes) {
@@ -53,8 +54,8 @@ absl::Status Copy(void* to, const void* from, uint64_t bytes, const void* device
 
 absl::Status UseDevice(int number) {
   if (number == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("GPU ", number, " is not there: 1 found, counted from 0"));
+  return DeviceFailure(absl::UnavailableError(
+      absl::StrCat("GPU ", number, " is not there: 1 found, counted from 0")));
 }
 
 absl::StatusOr<MemoryInfo> DeviceMemoryInfo() {
@@ -95,6 +96,17 @@ Memory::~Memory() {
   used_bytes -= bytes_;
   RemoveRegion(data_);
 }
+
+absl::StatusOr<PinnedRange> PinnedRange::Pin(const void* data, uint64_t bytes) {
+  PinnedRange range;
+  range.data_ = data;
+  return range;
+}
+PinnedRange& PinnedRange::operator=(PinnedRange&& other) noexcept {
+  std::swap(data_, other.data_);
+  return *this;
+}
+PinnedRange::~PinnedRange() = default;
 
 absl::StatusOr<Stream> Stream::Make() {
   Stream stream;

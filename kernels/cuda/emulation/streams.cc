@@ -9,7 +9,9 @@ struct CUstream_st {
   uint64_t id = 0;
   uint64_t given = 0, run = 0;
   bool running = false;
+  bool capturing = false;
   std::deque<std::function<absl::Status()>> left;
+  std::vector<std::function<absl::Status()>> captured;
   absl::Status error;  // the first that was not reported
 };
 
@@ -68,9 +70,25 @@ void EndStream(CUstream_st* stream) {
 absl::Status Give(CUstream_st* stream, std::function<absl::Status()> work) {
   if (stream == nullptr) return work();
   const std::lock_guard<std::recursive_mutex> lock(All().mutex);
+  if (stream->capturing) {
+    stream->captured.push_back(std::move(work));
+    return absl::OkStatus();
+  }
   stream->left.push_back(std::move(work));
   ++stream->given;
   return absl::OkStatus();
+}
+
+void BeginCapture(CUstream_st* stream) {
+  const std::lock_guard<std::recursive_mutex> lock(All().mutex);
+  stream->capturing = true;
+  stream->captured.clear();
+}
+
+std::vector<std::function<absl::Status()>> EndCapture(CUstream_st* stream) {
+  const std::lock_guard<std::recursive_mutex> lock(All().mutex);
+  stream->capturing = false;
+  return std::move(stream->captured);
 }
 
 StreamPlace PlaceIn(CUstream_st* stream) {
@@ -89,6 +107,7 @@ absl::Status RunTo(const StreamPlace& place) {
   const std::lock_guard<std::recursive_mutex> lock(All().mutex);
   CUstream_st* const stream = Find(place);
   if (stream == nullptr) return absl::OkStatus();
+  if (stream->capturing) return absl::InternalError("a stream that is captured was waited for");
   RunUpTo(*stream, place.works);
   return std::exchange(stream->error, absl::OkStatus());
 }

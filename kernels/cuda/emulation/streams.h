@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -20,6 +21,11 @@ void EndStream(CUstream_st* stream);
 // In its order among all that the stream is given. The work's error is reported when the stream
 // is waited for; that of the default stream at once.
 absl::Status Give(CUstream_st* stream, std::function<absl::Status()> work);
+
+// In between, what the stream is given is kept and not run; waiting for it meanwhile is an error,
+// as on a GPU.
+void BeginCapture(CUstream_st* stream);
+std::vector<std::function<absl::Status()>> EndCapture(CUstream_st* stream);
 
 // A place in a stream: all it has been given up to now.
 struct StreamPlace {

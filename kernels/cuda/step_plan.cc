@@ -1,0 +1,589 @@
+#include "kernels/cuda/step_plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/device_failure.h"
+#include "kernels/wiring.h"
+
+namespace FORESHARD_CUDA_NAMESPACE {
+namespace {
+
+using Region = ArenaPlan::Region;
+// Memory that several may hold: given back to the arena when the last one lets go.
+using Held = std::shared_ptr<const Region>;
+
+// cuDNN and cuBLASLt read weights of other positions slowly or not at all.
+constexpr uint64_t kAlignedElements = 4;
+
+void* At(const Bindings& bindings, const Region& region) { return bindings.arena + region.offset; }
+template <typename T>
+T* At(const Bindings& bindings, const Region& region) {
+  return reinterpret_cast<T*>(bindings.arena + region.offset);
+}
+
+// A weight as layers read it: where it lies in the vector, or in the arena where its type or
+// position is another.
+struct Weight {
+  uint64_t offset = 0, elements = 0;
+  bool copied = false;
+  Region copy;
+
+  const void* Read(const Bindings& bindings) const {
+    return copied ? At(bindings, copy) : bindings.vector + offset;
+  }
+};
+
+class Builder {
+ public:
+  Builder(LayerLibrary& library, const NetworkSpec& spec, const std::vector<Shape>& shapes,
+          uint32_t examples, bool training)
+      : library_(library),
+        storage_(library.storage()),
+        spec_(spec),
+        shapes_(shapes),
+        examples_(examples),
+        training_(training),
+        wiring_(spec.layers),
+        layers_(spec.layers.size()),
+        values_(wiring_.values()),
+        reads_left_(wiring_.values()),
+        gradients_(wiring_.values()) {
+    for (uint32_t value = 0; value < wiring_.values(); ++value) {
+      reads_left_[value] = wiring_.uses(value);
+    }
+  }
+
+  absl::StatusOr<StepPlan> Build() {
+    plan_.forward.emplace_back();
+    operations_ = &plan_.forward.back().operations;
+    const uint64_t input_elements = examples_ * spec_.input.elements();
+    // Never given back: the host writes them before a step.
+    plan_.inputs = arena_.Take(input_elements * sizeof(float));
+    plan_.labels = arena_.Take(examples_ * sizeof(int32_t));
+    plan_.scalars = arena_.Take(sizeof(StepScalars));
+    if (storage_ == Storage::kFp32) {
+      values_[0] = std::make_shared<const Region>(plan_.inputs);
+    } else {
+      values_[0] = Take(input_elements);
+      Add([n = input_elements, from = plan_.inputs, to = *values_[0],
+           storage = storage_](const Bindings& b, NativeStream stream) {
+        return StoreAs(storage, n, At<float>(b, from), At(b, to), stream);
+      });
+    }
+    // cuBLASLt's and cuDNN's workspace: one for all calls, since they run one after another.
+    workspace_bytes_ = library_.DenseWorkspace();
+    if (const absl::Status sized = SizeWorkspace(); !sized.ok()) return sized;
+    workspace_ = arena_.Take(workspace_bytes_);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (wiring_.output(i) == i + 1) i = Forward(i);
+    }
+    Loss();
+    if (training_) {
+      operations_ = &plan_.backward;
+      for (size_t i = layers_.size(); i-- > 0;) Backward(i);
+    }
+    for (StepPlan::Piece& piece : plan_.forward) JoinWaits(&piece.waits);
+    plan_.arena_bytes = arena_.bytes();
+    return std::move(plan_);
+  }
+
+ private:
+  struct LayerState {
+    Weight weight, bias;
+    std::vector<Held> copies;  // of weight and bias, until backward is done
+    Held norm_memory;          // mean, variance, saved mean, saved inverse: a run of channels each
+  };
+
+  void Add(StepPlan::Operation operation) { operations_->push_back(std::move(operation)); }
+
+  Held TakeBytes(uint64_t bytes) {
+    return {new Region(arena_.Take(bytes)), [arena = &arena_](const Region* last) {
+              arena->Give(*last);
+              delete last;
+            }};
+  }
+  Held Take(uint64_t elements) { return TakeBytes(elements * BytesOf(storage_)); }
+
+  uint64_t Elements(const Shape& shape) const { return examples_ * shape.elements(); }
+  const Shape& InputShape(size_t i) const { return i == 0 ? spec_.input : shapes_[i - 1]; }
+
+  ConvolutionShape ShapeOf(const Convolution& layer, size_t i) const {
+    const Shape& in = InputShape(i);
+    const Shape& out = shapes_[i];
+    return {examples_,   in.height,    in.width,    in.channels,  out.height,
+            out.width,   out.channels, layer.kernel, layer.stride, layer.padding};
+  }
+
+  absl::Status SizeWorkspace() {
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      const auto* conv = std::get_if<Convolution>(&spec_.layers[i]);
+      if (conv == nullptr) continue;
+      std::vector<ConvolutionPass> passes = {ConvolutionPass::kForward};
+      if (training_) {
+        passes.push_back(ConvolutionPass::kBackwardFilter);
+        if (wiring_.needs_gradient(wiring_.input(i))) passes.push_back(ConvolutionPass::kBackwardData);
+      }
+      for (const ConvolutionPass pass : passes) {
+        const auto bytes = library_.ConvolutionWorkspace(pass, ShapeOf(*conv, i));
+        if (!bytes.ok()) {
+          absl::Status status(bytes.status().code(),
+                              absl::StrCat("layer ", i, ": ", bytes.status().message()));
+          return IsDeviceFailure(bytes.status()) ? DeviceFailure(status) : status;
+        }
+        workspace_bytes_ = std::max(workspace_bytes_, *bytes);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Tensors that follow each other in the vector are asked for, and copied, at once.
+  static void JoinWaits(std::vector<StepPlan::Wait>* waits) {
+    std::vector<StepPlan::Wait> joined;
+    for (const StepPlan::Wait& wait : *waits) {
+      if (!joined.empty() && joined.back().begin + joined.back().elements == wait.begin) {
+        joined.back().elements += wait.elements;
+      } else {
+        joined.push_back(wait);
+      }
+    }
+    *waits = std::move(joined);
+  }
+
+  // The step asks for a tensor here; a new piece begins where enough of them came together.
+  void AwaitTensor(uint64_t begin, uint64_t elements) {
+    if (begin == kNoTensor) return;
+    plan_.forward.back().waits.push_back({begin, elements});
+    piece_elements_ += elements;
+  }
+  void CutPiece() {
+    const uint64_t enough = std::max(StepPlan::kPieceElements,
+                                     spec_.trainable_elements / StepPlan::kMostPieces);
+    if (piece_elements_ < enough || plan_.forward.back().operations.empty()) return;
+    plan_.forward.emplace_back();
+    operations_ = &plan_.forward.back().operations;
+    piece_elements_ = 0;
+  }
+
+  // Of layer i, as `storage`, aligned.
+  Weight Prepare(size_t i, uint64_t offset, uint64_t elements, Storage storage) {
+    AwaitTensor(offset, elements);
+    Weight weight = {.offset = offset, .elements = elements};
+    if (storage == Storage::kFp32 && offset % kAlignedElements == 0) return weight;
+    layers_[i].copies.push_back(TakeBytes(elements * BytesOf(storage)));
+    weight.copied = true;
+    weight.copy = *layers_[i].copies.back();
+    Add([=, to = weight.copy](const Bindings& b, NativeStream stream) {
+      return StoreAs(storage, elements, b.vector + offset, At(b, to), stream);
+    });
+    return weight;
+  }
+
+  // A value that has been read as often as it is, is needed by backward only.
+  void Read(uint32_t value) {
+    if (--reads_left_[value] == 0 && !training_) values_[value].reset();
+  }
+
+  // Adds layer i, with the Relu that follows where both are done together. Returns the number
+  // of the last layer that was added.
+  size_t Forward(size_t i) {
+    CutPiece();
+    const Layer& layer = spec_.layers[i];
+    const uint32_t input = wiring_.input(i);
+    const bool relu = TakesRelu(layer) && wiring_.relu_follows(i);
+    const size_t end = relu ? i + 1 : i;
+    const Held x = values_[input];
+    const uint64_t n = Elements(shapes_[i]);
+    const bool last = i + 1 == spec_.layers.size();
+    const Held y = last ? TakeBytes(n * sizeof(float)) : Take(n);
+    values_[wiring_.output(end)] = y;
+    if (const auto* conv = std::get_if<Convolution>(&layer)) {
+      ForwardConvolution(*conv, i, *x, *y, relu);
+    } else if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
+      ForwardNorm(*norm, i, *x, *y);
+      if (relu) AddRelu(n, *y, *y);
+    } else if (const auto* dense = std::get_if<Dense>(&layer)) {
+      ForwardDense(*dense, i, *x, *y, relu, last);
+    } else if (std::holds_alternative<AddFrom>(layer)) {
+      const uint32_t other = wiring_.other(i);
+      Add([n, relu, storage = storage_, a = *x, b = *values_[other], to = *y](
+              const Bindings& at, NativeStream stream) {
+        return Sum(storage, n, At(at, a), At(at, b), At(at, to), relu, stream);
+      });
+      Read(other);
+    } else if (const auto* subsample = std::get_if<Subsample>(&layer)) {
+      Add([shape = ShapeOf(*subsample, i), storage = storage_, from = *x, to = *y](
+              const Bindings& b, NativeStream stream) {
+        return SubsampleForward(storage, shape, At(b, from), At(b, to), stream);
+      });
+    } else if (std::holds_alternative<Relu>(layer)) {
+      AddRelu(n, *x, *y);
+    } else {
+      Add([shape = PoolShapeOf(layer, i), library = &library_, from = *x, to = *y](
+              const Bindings& b, NativeStream stream) {
+        return library->PoolForward(shape, At(b, from), At(b, to), stream);
+      });
+    }
+    Read(input);
+    return end;
+  }
+
+  static bool TakesRelu(const Layer& layer) {
+    return std::holds_alternative<Convolution>(layer) ||
+           std::holds_alternative<BatchNorm>(layer) || std::holds_alternative<Dense>(layer) ||
+           std::holds_alternative<AddFrom>(layer);
+  }
+
+  void AddRelu(uint64_t n, const Region& x, const Region& y) {
+    Add([n, storage = storage_, x, y](const Bindings& b, NativeStream stream) {
+      return ApplyRelu(storage, n, At(b, x), At(b, y), stream);
+    });
+  }
+
+  void ForwardConvolution(const Convolution& layer, size_t i, const Region& x, const Region& y,
+                          bool relu) {
+    const ConvolutionShape shape = ShapeOf(layer, i);
+    const uint64_t elements = uint64_t{shape.filters} * shape.kernel * shape.kernel * shape.channels;
+    layers_[i].weight = Prepare(i, layer.weight, elements, storage_);
+    AwaitTensor(layer.bias, shape.filters);
+    Add([workspace = workspace_, bytes = workspace_bytes_, shape, library = &library_,
+         weight = layers_[i].weight, x, y](const Bindings& b, NativeStream stream) {
+      return library->ConvolutionForward(shape, At(b, x), weight.Read(b), At(b, y),
+                                         {At(b, workspace), bytes}, stream);
+    });
+    const uint64_t rows = uint64_t{examples_} * shape.out_height * shape.out_width;
+    if (layer.bias != kNoTensor) {
+      Add([rows, relu, storage = storage_, channels = shape.filters, bias = layer.bias, y](
+              const Bindings& b, NativeStream stream) {
+        return AddBias(storage, rows, channels, b.vector + bias, relu, At(b, y), stream);
+      });
+    } else if (relu) {
+      AddRelu(rows * shape.filters, y, y);
+    }
+  }
+
+  NormShape ShapeOf(const BatchNorm& layer, size_t i) const {
+    const Shape& in = InputShape(i);
+    return {examples_, in.height * in.width, in.channels, layer.epsilon};
+  }
+
+  // The four runs of a batch norm's own memory.
+  static NormTraining NormAt(const Bindings& b, const BatchNorm& layer, const Region& memory,
+                             uint64_t run) {
+    float* const first = At<float>(b, memory);
+    return {b.vector + layer.weight, b.vector + layer.bias, first,
+            first + run,             first + 2 * run,       first + 3 * run};
+  }
+  static uint64_t NormRun(uint32_t channels) {
+    return (channels + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  }
+
+  void ForwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& y) {
+    const NormShape shape = ShapeOf(layer, i);
+    for (const uint64_t tensor : {layer.weight, layer.bias}) AwaitTensor(tensor, shape.channels);
+    if (!training_) {
+      for (const uint64_t tensor : {layer.mean, layer.variance}) AwaitTensor(tensor, shape.channels);
+      Add([layer, shape, library = &library_, x, y](const Bindings& b, NativeStream stream) {
+        return library->NormForwardInference(shape, At(b, x), b.vector + layer.weight,
+                                             b.vector + layer.bias, b.vector + layer.mean,
+                                             b.vector + layer.variance, At(b, y), stream);
+      });
+      return;
+    }
+    const uint64_t run = NormRun(shape.channels);
+    layers_[i].norm_memory = TakeBytes(4 * run * sizeof(float));
+    const Region memory = *layers_[i].norm_memory;
+    Add([layer, shape, run, memory, library = &library_, x, y](const Bindings& b,
+                                                               NativeStream stream) {
+      return library->NormForwardTraining(shape, At(b, x), NormAt(b, layer, memory, run), At(b, y),
+                                          stream);
+    });
+    plan_.statistics.push_back([layer, shape, run, memory, scalars = plan_.scalars,
+                                begin = spec_.trainable_elements](const Bindings& b,
+                                                                  NativeStream stream) {
+      const NormTraining norm = NormAt(b, layer, memory, run);
+      return WriteStatistics({.channels = shape.channels,
+                              .values = uint64_t{shape.examples} * shape.positions,
+                              .mean = norm.mean,
+                              .variance = norm.variance,
+                              .scalars = At<StepScalars>(b, scalars),
+                              .accumulate = b.accumulate,
+                              .to_mean = b.statistics + (layer.mean - begin),
+                              .to_variance = b.statistics + (layer.variance - begin)},
+                             stream);
+    });
+  }
+
+  DenseShape ShapeOf(const Dense& layer, size_t i) const {
+    return {examples_, static_cast<uint32_t>(InputShape(i).elements()), layer.units};
+  }
+
+  void ForwardDense(const Dense& layer, size_t i, const Region& x, const Region& y, bool relu,
+                    bool last) {
+    const DenseShape shape = ShapeOf(layer, i);
+    layers_[i].weight =
+        Prepare(i, layer.weight, uint64_t{shape.units} * shape.inputs, storage_);
+    const bool has_bias = layer.bias != kNoTensor;
+    if (has_bias) {
+      // Of the output's type.
+      layers_[i].bias = Prepare(i, layer.bias, shape.units, last ? Storage::kFp32 : storage_);
+    }
+    Add([shape, relu, last, has_bias, weight = layers_[i].weight, bias = layers_[i].bias,
+         workspace = workspace_, bytes = workspace_bytes_, library = &library_, x, y](
+            const Bindings& b, NativeStream stream) {
+      return library->DenseForward(shape, At(b, x), weight.Read(b),
+                                   has_bias ? bias.Read(b) : nullptr, relu, At(b, y), last,
+                                   {At(b, workspace), bytes}, stream);
+    });
+  }
+
+  SubsampleShape ShapeOf(const Subsample& layer, size_t i) const {
+    const Shape& in = InputShape(i);
+    const Shape& out = shapes_[i];
+    return {examples_,  in.height, in.width,     in.channels,
+            out.height, out.width, out.channels, layer.stride};
+  }
+
+  // MaxPool or GlobalAveragePool.
+  PoolShape PoolShapeOf(const Layer& layer, size_t i) const {
+    const Shape& in = InputShape(i);
+    const Shape& out = shapes_[i];
+    PoolShape shape = {.average = true,
+                       .examples = examples_,
+                       .height = in.height,
+                       .width = in.width,
+                       .channels = in.channels,
+                       .out_height = out.height,
+                       .out_width = out.width,
+                       .window_height = in.height,
+                       .window_width = in.width};
+    if (const auto* pool = std::get_if<MaxPool>(&layer)) {
+      shape.average = false;
+      shape.window_height = shape.window_width = pool->size;
+      shape.stride = pool->stride;
+      shape.padding = pool->padding;
+    }
+    return shape;
+  }
+
+  void Loss() {
+    operations_ = &plan_.loss;
+    const uint32_t logits = wiring_.output(spec_.layers.size() - 1);
+    const uint32_t classes = shapes_.back().channels;
+    if (training_) gradients_[logits] = Take(uint64_t{examples_} * classes);
+    const Held rows = TakeBytes(examples_ * (sizeof(double) + sizeof(uint32_t)));
+    Add([classes, examples = examples_, storage = storage_, from = *values_[logits],
+         to = training_ ? *gradients_[logits] : Region{}, has_gradient = training_,
+         labels = plan_.labels, scalars = plan_.scalars, memory = *rows](const Bindings& b,
+                                                                        NativeStream stream) {
+      double* const row_loss = At<double>(b, memory);
+      return SoftmaxCrossEntropy(
+          {.examples = examples,
+           .classes = classes,
+           .logits = At<float>(b, from),
+           .labels = At<int32_t>(b, labels),
+           .storage = storage,
+           .gradient = has_gradient ? At(b, to) : nullptr,
+           .row_loss = row_loss,
+           .row_correct = reinterpret_cast<uint32_t*>(row_loss + examples),
+           .scalars = At<StepScalars>(b, scalars)},
+          stream);
+    });
+  }
+
+  void Backward(size_t i) {
+    const Layer& layer = spec_.layers[i];
+    if (wiring_.output(i) != i + 1) return;  // From
+    // A Relu that the layer before it took over.
+    if (std::holds_alternative<Relu>(layer) && i > 0 && wiring_.relu_follows(i - 1) &&
+        TakesRelu(spec_.layers[i - 1])) {
+      return;
+    }
+    const bool relu = TakesRelu(layer) && wiring_.relu_follows(i);
+    const uint32_t output = wiring_.output(relu ? i + 1 : i);
+    const uint32_t input = wiring_.input(i);
+    Held dy = std::exchange(gradients_[output], nullptr);
+    if (dy == nullptr) return;  // nothing before it is trained
+    const uint64_t n = Elements(shapes_[i]);
+    if (relu) dy = Masked(n, *values_[output], dy);
+    const bool wanted = wiring_.needs_gradient(input);
+    if (std::holds_alternative<AddFrom>(layer)) {
+      AddGradient(wiring_.other(i), dy);
+      AddGradient(input, std::move(dy));
+    } else if (std::holds_alternative<Relu>(layer)) {
+      if (wanted) AddGradient(input, Masked(n, *values_[output], dy));
+    } else {
+      Held dx = wanted ? Take(Elements(InputShape(i))) : nullptr;
+      const Region x = *values_[input];
+      const Region y = *values_[output];
+      if (const auto* conv = std::get_if<Convolution>(&layer)) {
+        BackwardConvolution(*conv, i, x, *dy, dx);
+      } else if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
+        BackwardNorm(*norm, i, x, *dy, dx);
+      } else if (const auto* dense = std::get_if<Dense>(&layer)) {
+        BackwardDense(*dense, i, x, *dy, dx);
+      } else if (wanted) {
+        if (const auto* subsample = std::get_if<Subsample>(&layer)) {
+          Add([shape = ShapeOf(*subsample, i), storage = storage_, from = *dy, to = *dx](
+                  const Bindings& b, NativeStream stream) {
+            return SubsampleGradient(storage, shape, At(b, from), At(b, to), stream);
+          });
+        } else {
+          Add([shape = PoolShapeOf(layer, i), library = &library_, x, y, from = *dy, to = *dx](
+                  const Bindings& b, NativeStream stream) {
+            return library->PoolBackward(shape, At(b, x), At(b, y), At(b, from), At(b, to),
+                                         stream);
+          });
+        }
+      }
+      if (wanted) AddGradient(input, std::move(dx));
+    }
+    // All that read it come after it in the list, so their backward is done.
+    values_[output].reset();
+    layers_[i] = {};
+  }
+
+  // dy where the layer's output is above 0: in place where nobody else holds dy.
+  Held Masked(uint64_t n, const Region& y, Held& dy) {
+    const Held to = dy.use_count() == 1 ? dy : Take(n);
+    Add([n, storage = storage_, y, from = *dy, to = *to](const Bindings& b, NativeStream stream) {
+      return ReluGradient(storage, n, At(b, y), At(b, from), At(b, to), stream);
+    });
+    return to;
+  }
+
+  // Brings a gradient that a library made in `from` to its place in the vector's layout.
+  void AddLoad(uint64_t elements, const Region& from, uint64_t offset) {
+    Add([=, storage = storage_](const Bindings& b, NativeStream stream) {
+      return LoadFrom(storage, elements, At(b, from), b.accumulate, b.gradient + offset, stream);
+    });
+  }
+
+  void BackwardConvolution(const Convolution& layer, size_t i, const Region& x, const Region& dy,
+                           const Held& dx) {
+    const ConvolutionShape shape = ShapeOf(layer, i);
+    const Weight& weight = layers_[i].weight;
+    const bool direct = !weight.copied;
+    const Held scratch = direct ? nullptr : Take(weight.elements);
+    Add([shape, direct, x, dy, offset = layer.weight, to = direct ? Region{} : *scratch,
+         workspace = workspace_, bytes = workspace_bytes_, library = &library_](
+            const Bindings& b, NativeStream stream) {
+      void* const dw = direct ? static_cast<void*>(b.gradient + offset) : At(b, to);
+      return library->ConvolutionBackwardFilter(shape, At(b, x), At(b, dy),
+                                                direct && b.accumulate, dw,
+                                                {At(b, workspace), bytes}, stream);
+    });
+    if (!direct) AddLoad(weight.elements, *scratch, layer.weight);
+    if (layer.bias != kNoTensor) {
+      AddBiasGradient(uint64_t{examples_} * shape.out_height * shape.out_width, shape.filters, dy,
+                      layer.bias);
+    }
+    if (dx == nullptr) return;
+    Add([shape, dy, weight, to = *dx, workspace = workspace_, bytes = workspace_bytes_,
+         library = &library_](const Bindings& b, NativeStream stream) {
+      return library->ConvolutionBackwardData(shape, weight.Read(b), At(b, dy), At(b, to),
+                                              {At(b, workspace), bytes}, stream);
+    });
+  }
+
+  void AddBiasGradient(uint64_t rows, uint32_t channels, const Region& dy, uint64_t offset) {
+    Add([=, storage = storage_](const Bindings& b, NativeStream stream) {
+      return BiasGradient(storage, rows, channels, At(b, dy), b.accumulate, b.gradient + offset,
+                          stream);
+    });
+  }
+
+  void BackwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& dy,
+                    const Held& dx) {
+    const NormShape shape = ShapeOf(layer, i);
+    // The library makes the input's gradient along with the others.
+    const Held unwanted = dx == nullptr ? Take(Elements(InputShape(i))) : nullptr;
+    Add([layer, shape, x, dy, run = NormRun(shape.channels), memory = *layers_[i].norm_memory,
+         to = dx == nullptr ? *unwanted : *dx, library = &library_](const Bindings& b,
+                                                                   NativeStream stream) {
+      return library->NormBackward(shape, At(b, x), At(b, dy), NormAt(b, layer, memory, run),
+                                   b.accumulate, At(b, to), b.gradient + layer.weight,
+                                   b.gradient + layer.bias, stream);
+    });
+  }
+
+  void BackwardDense(const Dense& layer, size_t i, const Region& x, const Region& dy,
+                     const Held& dx) {
+    const DenseShape shape = ShapeOf(layer, i);
+    const uint64_t elements = uint64_t{shape.units} * shape.inputs;
+    // fp32 whatever the storage.
+    const bool direct = layer.weight % kAlignedElements == 0;
+    const Held scratch = direct ? nullptr : TakeBytes(elements * sizeof(float));
+    Add([shape, direct, x, dy, offset = layer.weight, to = direct ? Region{} : *scratch,
+         workspace = workspace_, bytes = workspace_bytes_, library = &library_](
+            const Bindings& b, NativeStream stream) {
+      float* const dw = direct ? b.gradient + offset : At<float>(b, to);
+      return library->DenseBackwardWeight(shape, At(b, x), At(b, dy), direct && b.accumulate, dw,
+                                          {At(b, workspace), bytes}, stream);
+    });
+    if (!direct) {
+      Add([elements, from = *scratch, offset = layer.weight](const Bindings& b,
+                                                            NativeStream stream) {
+        return LoadFrom(Storage::kFp32, elements, At(b, from), b.accumulate, b.gradient + offset,
+                        stream);
+      });
+    }
+    if (layer.bias != kNoTensor) AddBiasGradient(examples_, shape.units, dy, layer.bias);
+    if (dx == nullptr) return;
+    Add([shape, dy, weight = layers_[i].weight, to = *dx, workspace = workspace_,
+         bytes = workspace_bytes_, library = &library_](const Bindings& b, NativeStream stream) {
+      return library->DenseBackwardData(shape, weight.Read(b), At(b, dy), At(b, to),
+                                        {At(b, workspace), bytes}, stream);
+    });
+  }
+
+  // The gradient of a value is the sum of those of all that read it.
+  void AddGradient(uint32_t value, Held gradient) {
+    if (!wiring_.needs_gradient(value)) return;
+    Held& total = gradients_[value];
+    if (total == nullptr) {
+      total = std::move(gradient);
+      return;
+    }
+    const uint64_t n =
+        Elements(value == 0 ? spec_.input : shapes_[value - 1]);
+    if (total.use_count() > 1) std::swap(total, gradient);
+    const Held sum = total.use_count() == 1 ? total : Take(n);
+    Add([n, storage = storage_, a = *total, b = *gradient, to = *sum](const Bindings& at,
+                                                                     NativeStream stream) {
+      return Sum(storage, n, At(at, a), At(at, b), At(at, to), /*relu=*/false, stream);
+    });
+    total = sum;
+  }
+
+  LayerLibrary& library_;
+  const Storage storage_;
+  const NetworkSpec& spec_;
+  const std::vector<Shape>& shapes_;
+  const uint32_t examples_;
+  const bool training_;
+  const Wiring wiring_;
+  ArenaPlan arena_;  // before what gives back to it
+  StepPlan plan_;
+  std::vector<StepPlan::Operation>* operations_ = nullptr;
+  Region workspace_;
+  uint64_t workspace_bytes_ = 0;
+  uint64_t piece_elements_ = 0;
+  std::vector<LayerState> layers_;
+  // By value. Those that a Relu after them took over, and From's, stay empty.
+  std::vector<Held> values_;
+  std::vector<uint32_t> reads_left_;
+  std::vector<Held> gradients_;
+};
+
+}  // namespace
+
+absl::StatusOr<StepPlan> BuildStepPlan(LayerLibrary& library, const NetworkSpec& spec,
+                                       const std::vector<Shape>& shapes, uint32_t examples,
+                                       bool training) {
+  return Builder(library, spec, shapes, examples, training).Build();
+}
+
+}  // namespace FORESHARD_CUDA_NAMESPACE

@@ -1,0 +1,165 @@
+"""The command line of tools/gpu-check."""
+
+import json
+import os
+import sys
+import time
+
+from local_fleet.command_line import BadArguments, Parser, number, whole
+
+from . import bundle, results
+from .machine import Machine
+from .parts import Check, Failed, Impossible
+from .table import Table
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+EXIT_DONE, EXIT_FAILED, EXIT_BAD, EXIT_NO_GPU, EXIT_LEFT, EXIT_INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+_ABOUT = """Tests the GPU parts and measures them, on a machine that has nvcc, CMake and Python, with
+PyTorch to compare with: builds kernels, layers and models (no gRPC, no network), runs all GPU tests,
+also under compute-sanitizer, then each kernel against a copy's bandwidth, and layers and models
+against PyTorch eager and torch.compile. What is done is kept in the results folder: run again, it
+goes on with what is left, failed or was not possible."""
+_END = """exit status: 0 all done, 1 something failed, 2 bad arguments, 3 no GPU: built, nothing more,
+4 the time was up, run again, 130 interrupted (what is done is kept). Files: table.md, results.json, parts/ (a record and a log each)."""
+
+
+def parse(arguments):
+    parser = Parser(prog="tools/gpu-check", description=_ABOUT, epilog=_END)
+    parser.add_argument("--results", metavar="DIR", default="results-gpu-check",
+                        help="folder of results and build [results-gpu-check]")
+    parser.add_argument("--minutes", type=number(0, 600), default=10,
+                        help="time for this run; parts that do not fit are left for the next [10]")
+    parser.add_argument("--only", metavar="PART", action="append", default=[],
+                        help="these parts alone, as 'kernels' or 'models'; again for more")
+    parser.add_argument("--again", action="store_true", help="also the parts that are done")
+    parser.add_argument("--jobs", type=whole(1, 1024), default=os.cpu_count() or 1,
+                        help="compilers at one time [all cores]")
+    parser.add_argument("--python", metavar="PROGRAM", default=sys.executable,
+                        help="the Python that has PyTorch [this one]")
+    parser.add_argument("--libraries", metavar="DIR",
+                        help="a bundle's libraries [those beside the tree, else the system's]")
+    parser.add_argument("--bundle", metavar="FILE.tar",
+                        help="instead: pack the tree and the libraries it needs, for a machine without them")
+    return parser.parse_args(arguments)
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Run:
+    """One run over the parts."""
+
+    def __init__(self, settings, machine, check, kept):
+        self.settings, self.machine, self.check, self.results = settings, machine, check, kept
+        self.end = time.monotonic() + 60 * settings.minutes
+        self.records = {}
+
+    def wanted(self, part):
+        only = self.settings.only
+        return not only or part.name == "build" or any(part.name == name or part.name.startswith(name + "/") for name in only)
+
+    def all(self):
+        parts = self.check.parts()
+        for name in self.settings.only:
+            if not any(p.name == name or p.name.startswith(name + "/") for p in parts):
+                raise BadArguments(f"argument --only: there is no part '{name}': {', '.join(p.name for p in parts)}")
+        for part in parts:
+            record = self.results.read(part.name)
+            done = record and record["status"] == results.DONE
+            if self.wanted(part) and not (done and not self.settings.again and self.stands(part.name)):
+                record = self.one(part, record)
+                say(f"{part.name}: {record['status']}{': ' + record['words'] if record['words'] else ''} "
+                    f"({record['seconds']:.0f} s)")
+            elif done:
+                say(f"{part.name}: done before, {record['date']}")
+            if record:
+                self.records[part.name] = record
+            if part.name == "build" and (record is None or record["status"] != results.DONE):
+                break
+
+    def stands(self, name):
+        """What was built may have been cleared away since."""
+        return name != "build" or os.access(os.path.join(self.check.build_folder, "kernels_gpu_tests"), os.X_OK)
+
+    def one(self, part, before):
+        left = self.end - time.monotonic()
+        if left < part.least_seconds:
+            if before and before["status"] == results.DONE:
+                return before
+            return self.results.write(part.name, results.LEFT, 0, words="the time was up; run again")
+        begin = time.monotonic()
+        status, words, data = results.DONE, "", None
+        try:
+            data = part.run(max(1, min(part.most_seconds, left)))
+        except Failed as failure:
+            status, words, data = results.FAILED, str(failure), failure.data
+        except Impossible as why:
+            status, words = results.IMPOSSIBLE, str(why)
+        return self.results.write(part.name, status, time.monotonic() - begin, data, words)
+
+    def report(self):
+        gpu = self.machine.gpu
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        about = f"{gpu['name']}, driver {gpu['driver']}" if gpu else self.machine.no_gpu
+        torch = self.machine.torch
+        title = (f"GPU check, {date}: {about}; CUDA {self.machine.toolkit}; "
+                 f"PyTorch {torch['version'] if torch else 'none'}")
+        table = Table(self.records)
+        say("\n" + title + "\n\n" + table.text())
+        for note in table.notes():
+            say(note)
+        self.results.write_file("table.md", table.markdown(title))
+        path = self.results.write_file("results.json", json.dumps(
+            {"format": results.FORMAT, "title": title, "machine": self.machine.facts(),
+             "identity": self.results.identity, "parts": self.records}, indent=1))
+        say(f"\n{path}")
+
+    def status(self):
+        states = {record["status"] for record in self.records.values()}
+        if results.FAILED in states:
+            return EXIT_FAILED
+        if self.machine.gpu is None:
+            return EXIT_NO_GPU
+        return EXIT_LEFT if results.LEFT in states else EXIT_DONE
+
+
+def check(settings):
+    machine = Machine(settings.python)
+    libraries = settings.libraries
+    if libraries is None and os.path.isdir(os.path.join(ROOT, bundle.LIBRARIES)):
+        libraries = os.path.join(ROOT, bundle.LIBRARIES)
+    if libraries is not None and not os.path.isdir(os.path.join(libraries, "lib")):
+        raise BadArguments(f"argument --libraries: there is no folder {libraries}/lib")
+    identity = {"tree": results.tree_checksum(ROOT), "gpu": machine.gpu and machine.gpu["name"],
+                "pytorch": machine.torch and machine.torch["version"]}
+    kept = results.Results(os.path.abspath(settings.results), identity)
+    say(f"{machine.gpu['name'] if machine.gpu else machine.no_gpu}; "
+        f"CUDA {machine.toolkit or 'none'}; "
+        f"{'PyTorch ' + machine.torch['version'] if machine.torch else machine.no_torch}; "
+        f"libraries: {libraries or 'the system' + chr(39) + 's'}")
+    run = Run(settings, machine, Check(ROOT, machine, kept, libraries and os.path.abspath(libraries),
+                                       settings.jobs), kept)
+    run.all()
+    run.report()
+    return run.status()
+
+
+def main(arguments):
+    try:
+        settings = parse(arguments)
+        if settings.bundle:
+            say(bundle.write(ROOT, os.path.abspath(settings.bundle)))
+            return EXIT_DONE
+        return check(settings)
+    except KeyboardInterrupt:
+        print("tools/gpu-check: interrupted; run again, it goes on where it was", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except (BadArguments, bundle.CannotBundle) as error:
+        print(f"tools/gpu-check: {error}", file=sys.stderr)
+        return EXIT_BAD if isinstance(error, BadArguments) else EXIT_FAILED
+    except OSError as error:
+        print(f"tools/gpu-check: {error}", file=sys.stderr)
+        return EXIT_FAILED

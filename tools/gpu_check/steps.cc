@@ -1,0 +1,241 @@
+// Steps of whole models and of small networks of one kind of layer: forward and backward of a batch
+// from host memory, parameters and gradient on the GPU. What the other side (pytorch_steps.py) is to
+// compute is told in the line: it builds the same network from it.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/core/random.h"
+#include "kernels/cuda/libraries/cuda_device.h"
+#include "tools/gpu_check/measure.h"
+#include "worker/models/layered_model.h"
+
+namespace foreshard::gpu_check {
+namespace {
+
+using kernels::NetworkSpec;
+
+// Takes networks' descriptions and makes none: what a model consists of, without its memory.
+class DescribingDevice final : public kernels::Device {
+ public:
+  const std::string& description() const override { return description_; }
+  std::string_view name() const override { return "none"; }
+  absl::StatusOr<std::unique_ptr<kernels::Buffer>> Allocate(uint64_t) override {
+    return absl::UnimplementedError("this device has no memory");
+  }
+  absl::StatusOr<std::unique_ptr<kernels::Network>> MakeNetwork(const NetworkSpec&) override {
+    return nullptr;
+  }
+  absl::Status MatrixMultiply(uint64_t, uint64_t, uint64_t, const float*, const float*,
+                              float*) override {
+    return absl::UnimplementedError("this device computes nothing");
+  }
+
+ private:
+  const std::string description_ = "none";
+};
+
+struct Figures {
+  double seconds = 0;
+  double host_seconds = 0;  // of the step, until all of it is given to the GPU
+};
+
+absl::StatusOr<Figures> StepOf(const NetworkSpec& spec, const std::vector<float>& vector,
+                               kernels::Device& device) {
+  auto network = device.MakeNetwork(spec);
+  if (!network.ok()) return network.status();
+  auto memory = device.MakeStepMemory(spec.trainable_elements, spec.elements);
+  if (!memory.ok()) return memory.status();
+  if (const absl::Status given = (*memory)->Upload(vector.data(), 0, spec.elements); !given.ok()) {
+    return given;
+  }
+  const auto shapes = kernels::CheckNetwork(spec);
+  if (!shapes.ok()) return shapes.status();
+  const uint32_t classes = shapes->back().channels;
+  std::vector<float> inputs(spec.batch_size * spec.input.elements());
+  std::vector<int32_t> labels(spec.batch_size);
+  for (uint64_t i = 0; i < inputs.size(); ++i) inputs[i] = std::sin(0.37f * static_cast<float>(i % 9973));
+  for (uint32_t i = 0; i < spec.batch_size; ++i) labels[i] = static_cast<int32_t>(i * 7 % classes);
+  const kernels::BatchView batch = {spec.batch_size, inputs.data(), labels.data()};
+  const auto open = [](uint64_t, uint64_t) { return absl::OkStatus(); };
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> host;
+  Clock::time_point begin;
+  const auto seconds = SecondsOfStep([&]() -> absl::Status {
+    begin = Clock::now();
+    kernels::StepOutput output = {.gradient = (*memory)->gradient(),
+                                  .statistics = (*memory)->statistics()};
+    output.given = [&] {
+      host.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+      return absl::OkStatus();
+    };
+    const auto loss = (*network)->Train(batch, (*memory)->vector(), open, output);
+    if (!loss.ok()) return loss.status();
+    return std::isfinite(loss->loss) ? absl::OkStatus()
+                                     : absl::InternalError("the loss is not finite");
+  });
+  if (!seconds.ok()) return seconds.status();
+  std::nth_element(host.begin(), host.begin() + static_cast<int64_t>(host.size() / 2), host.end());
+  return Figures{*seconds, host[host.size() / 2]};
+}
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> Gpu(std::string_view precision) {
+  const auto parsed = kernels::ParsePrecision(precision);
+  if (!parsed.ok()) return parsed.status();
+  return kernels::cuda::MakeCudaDevice(0, {.precision = *parsed}, "");
+}
+
+// A layer of the small networks, as the line says it.
+struct Piece {
+  std::string kind;  // conv, batch_norm, relu, max_pool, average_pool, dense
+  std::vector<uint32_t> numbers;
+};
+
+std::string Describe(const std::vector<Piece>& pieces) {
+  return absl::StrCat("[", absl::StrJoin(pieces, ", ", [](std::string* out, const Piece& piece) {
+                        absl::StrAppend(out, "[\"", piece.kind, "\"");
+                        for (const uint32_t number : piece.numbers) absl::StrAppend(out, ", ", number);
+                        absl::StrAppend(out, "]");
+                      }), "]");
+}
+
+// Tensors follow each other; first values are small.
+NetworkSpec MakeSpec(const kernels::Shape& input, const std::vector<Piece>& pieces, uint32_t batch) {
+  NetworkSpec spec{.input = input, .batch_size = batch};
+  uint64_t trainable = 0, statistics = 0;
+  kernels::Shape shape = input;
+  const auto take = [](uint64_t* total, uint64_t elements) {
+    const uint64_t begin = *total;
+    *total += elements;
+    return begin;
+  };
+  for (const Piece& piece : pieces) {
+    kernels::Layer layer;
+    if (piece.kind == "conv") {  // filters, kernel, stride
+      kernels::Convolution conv{.filters = piece.numbers[0],
+                                .kernel = piece.numbers[1],
+                                .stride = piece.numbers[2],
+                                .padding = piece.numbers[1] / 2};
+      conv.weight = take(&trainable, uint64_t{conv.filters} * conv.kernel * conv.kernel * shape.channels);
+      layer = conv;
+    } else if (piece.kind == "batch_norm") {
+      kernels::BatchNorm norm;
+      norm.weight = take(&trainable, shape.channels);
+      norm.bias = take(&trainable, shape.channels);
+      norm.mean = take(&statistics, shape.channels);
+      norm.variance = take(&statistics, shape.channels);
+      layer = norm;
+    } else if (piece.kind == "relu") {
+      layer = kernels::Relu{};
+    } else if (piece.kind == "max_pool") {  // size, stride, padding
+      layer = kernels::MaxPool{piece.numbers[0], piece.numbers[1], piece.numbers[2]};
+    } else if (piece.kind == "average_pool") {
+      layer = kernels::GlobalAveragePool{};
+    } else {  // dense: units
+      kernels::Dense dense{.units = piece.numbers[0]};
+      dense.weight = take(&trainable, dense.units * shape.elements());
+      dense.bias = take(&trainable, dense.units);
+      layer = dense;
+    }
+    const auto out = kernels::OutputShape(layer, shape);
+    if (out.ok()) shape = *out;  // what does not fit, MakeNetwork refuses
+    spec.layers.push_back(layer);
+  }
+  for (kernels::Layer& layer : spec.layers) {
+    if (auto* norm = std::get_if<kernels::BatchNorm>(&layer)) {
+      norm->mean += trainable;
+      norm->variance += trainable;
+    }
+  }
+  spec.trainable_elements = trainable;
+  spec.elements = trainable + statistics;
+  return spec;
+}
+
+std::vector<Piece> Repeated(const std::vector<Piece>& pieces, int times) {
+  std::vector<Piece> all;
+  for (int i = 0; i < times; ++i) all.insert(all.end(), pieces.begin(), pieces.end());
+  return all;
+}
+
+}  // namespace
+
+absl::Status BenchLayers(std::string_view precision, uint32_t batch) {
+  auto device = Gpu(precision);
+  if (!device.ok()) return device.status();
+  struct Small {
+    std::string name;
+    kernels::Shape input;
+    std::vector<Piece> pieces;
+  };
+  const std::vector<Small> all = {
+      {"conv3x3_16", {32, 32, 16}, Repeated({{"conv", {16, 3, 1}}}, 8)},
+      {"conv3x3_64", {32, 32, 64}, Repeated({{"conv", {64, 3, 1}}}, 8)},
+      {"conv3x3_256", {14, 14, 256}, Repeated({{"conv", {256, 3, 1}}}, 8)},
+      {"conv1x1_64_256", {56, 56, 64}, Repeated({{"conv", {256, 1, 1}}, {"conv", {64, 1, 1}}}, 4)},
+      {"batch_norm_relu_64", {32, 32, 64},
+       Repeated({{"conv", {64, 1, 1}}, {"batch_norm", {}}, {"relu", {}}}, 8)},
+      {"max_pool_64", {112, 112, 64}, {{"conv", {64, 1, 1}}, {"max_pool", {3, 2, 1}}}},
+      {"dense_1024", {1, 1, 1024}, Repeated({{"dense", {1024}}, {"relu", {}}}, 8)},
+  };
+  for (const Small& small : all) {
+    std::vector<Piece> pieces = small.pieces;
+    pieces.push_back({"average_pool", {}});
+    pieces.push_back({"dense", {10}});
+    const NetworkSpec spec = MakeSpec(small.input, pieces, batch);
+    std::vector<float> vector(spec.elements);
+    for (uint64_t i = 0; i < spec.elements; ++i) {
+      vector[i] = i < spec.trainable_elements ? static_cast<float>(0.02 * RandomNormal(1, 2, i)) : 1;
+    }
+    const auto figures = StepOf(spec, vector, **device);
+    if (!figures.ok()) {
+      return absl::Status(figures.status().code(),
+                          absl::StrCat(small.name, ": ", figures.status().message()));
+    }
+    Print(Line("layers", small.name)
+              .Text("precision", precision)
+              .Number("batch", batch)
+              .Number("seconds", figures->seconds)
+              .Number("host_seconds", figures->host_seconds)
+              .Json("shape", absl::StrCat("[", small.input.height, ", ", small.input.width, ", ",
+                                          small.input.channels, "]"))
+              .Json("layers", Describe(pieces)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BenchModel(std::string_view name, std::string_view precision, uint32_t batch) {
+  auto device = Gpu(precision);
+  if (!device.ok()) return device.status();
+  const bool large = name == "resnet50";
+  ModelOptions options;
+  options.name = std::string(name);
+  options.input = large ? InputShape{224, 224, 3} : InputShape{32, 32, 3};
+  options.classes = large ? 1000 : 10;
+  options.batch_size = batch;
+  DescribingDevice describing;
+  const auto model = MakeModel(options, describing);
+  if (!model.ok()) return model.status();
+  const auto* layered = dynamic_cast<const LayeredModel*>(model->get());
+  if (layered == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(options.name, " is not made of layers"));
+  }
+  std::vector<float> vector(layered->schema().elements());
+  layered->InitialValues(1, vector.data());
+  const auto figures = StepOf(layered->network_spec(), vector, **device);
+  if (!figures.ok()) return figures.status();
+  Print(Line("models", name)
+            .Text("precision", precision)
+            .Number("batch", batch)
+            .Number("seconds", figures->seconds)
+            .Number("host_seconds", figures->host_seconds)
+            .Json("shape", absl::StrCat("[", options.input.height, ", ", options.input.width, ", 3]"))
+            .Number("classes", options.classes));
+  return absl::OkStatus();
+}
+
+}  // namespace foreshard::gpu_check

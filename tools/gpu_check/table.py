@@ -1,0 +1,79 @@
+"""All parts as one table: plain text for the terminal, Markdown for a README."""
+
+from . import results
+from .parts import MODELS
+
+ENCODE_GOAL = 0.7       # of a copy's bandwidth
+RESNET20_GOAL = 1.5     # times PyTorch eager
+
+_HEAD = ("what", "ours", "limit or PyTorch eager", "torch.compile", "ratio", "goal")
+
+
+def _milliseconds(seconds):
+    return "-" if seconds is None else f"{1e3 * seconds:.3f} ms"
+
+
+def _goal(ratio, goal):
+    return f">= {goal}: {'met' if ratio >= goal else 'missed'}"
+
+
+class Table:
+    """`records`: part -> record."""
+
+    def __init__(self, records):
+        self.records = records
+        self.rows = []
+        self._tests()
+        self._kernels()
+        self._steps("layers", "pytorch/layers/eager", "pytorch/layers/compile")
+        for model in MODELS:
+            self._steps(f"models/{model}", "pytorch/models/eager", f"pytorch/{model}/compile")
+
+    def _data(self, part):
+        return (self.records.get(part) or {}).get("data") or []
+
+    def _tests(self):
+        for part in ("tests", "sanitizer/memcheck", "sanitizer/racecheck"):
+            record = self.records.get(part)
+            if record and record["data"]:
+                data = record["data"]
+                self.rows.append((part, f"{data['passed']} passed", "", "", "",
+                                  f"none fails: {'met' if not data['failed'] else 'missed'}"))
+
+    def _kernels(self):
+        for line in self._data("kernels"):
+            name, ratio = line["name"], line["of_copy"]
+            self.rows.append((name, f"{line['bytes_per_second'] / 1e9:.0f} GB/s", "copy", "", f"{ratio:.2f}",
+                              _goal(ratio, ENCODE_GOAL) if name.startswith("encode/") else ""))
+
+    def _steps(self, part, eager_part, compiled_part):
+        def seconds_of(other, line):
+            return next((o["seconds"] for o in self._data(other)
+                         if o["name"] == line["name"] and o["precision"] == line["precision"]), None)
+        for line in self._data(part):
+            eager, compiled = seconds_of(eager_part, line), seconds_of(compiled_part, line)
+            ratio = eager / line["seconds"] if eager else None
+            goal = ""
+            if ratio is not None and line["name"] == "resnet20" and line["precision"] == "tf32":
+                goal = _goal(ratio, RESNET20_GOAL)
+            ours = f"{_milliseconds(line['seconds'])} (host {_milliseconds(line['host_seconds'])})"
+            self.rows.append((f"{line['name']} {line['precision']}, batch {line['batch']:.0f}", ours,
+                              _milliseconds(eager), _milliseconds(compiled),
+                              f"{ratio:.2f}" if ratio else "-", goal))
+
+    def notes(self):
+        """What is not in it, and why."""
+        return [f"{part}: {record['status']}: {record['words']}" for part, record in self.records.items()
+                if record["status"] != results.DONE]
+
+    def text(self):
+        rows = [_HEAD] + self.rows
+        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join(lines if self.rows else ["no figures"])
+
+    def markdown(self, title):
+        lines = [title, "", "| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
+        lines += [""] + [f"* {note}" for note in self.notes()]
+        return "\n".join(lines) + "\n"
