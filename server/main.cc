@@ -106,7 +106,7 @@ int Main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "Address for workers and tools; port 0: any")
       ->capture_default_str();
   app.add_option("--metrics-listen", metrics,
-                 "Address of /metrics for Prometheus; port 0: any; empty: none")
+                 "Address of /metrics for Prometheus, and of the live page, at /; port 0: any; empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", options.health_listen,
                  "Answer gRPC health checks here as well, in plain text and without a token, as the "

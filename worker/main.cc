@@ -21,10 +21,12 @@
 #include "absl/strings/str_format.h"
 #include "common/core/catalogue.h"
 #include "common/core/exit_code.h"
+#include "common/net/admin_client.h"
 #include "common/net/channel.h"
 #include "common/net/credential_flags.h"
 #include "common/net/job_flags.h"
 #include "common/net/job_parts.h"
+#include "common/net/live_page.h"
 #include "common/net/logging.h"
 #include "common/net/metrics.h"
 #include "common/net/process.h"
@@ -44,6 +46,9 @@
 
 namespace foreshard {
 namespace {
+
+// How long the live page waits for servers that do not answer.
+constexpr absl::Duration kPageWaits = absl::Seconds(1);
 
 struct Flags {
   JobFlags job;
@@ -164,7 +169,13 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     if (absl::Status bind = CheckBindAddress(flags.metrics_listen, credentials->insecure()); !bind.ok()) {
       return bind;
     }
-    auto endpoint = MetricsEndpoint::Start(flags.metrics_listen, setup->metrics->registry);
+    // Servers are asked only when somebody looks at the page.
+    const auto admin = std::make_shared<AdminClient>(setup->servers, *credentials);
+    auto endpoint = MetricsEndpoint::Start(
+        flags.metrics_listen, setup->metrics->registry,
+        LivePages([admin, daemon = LiveDaemon{.role = flags.role, .name = flags.name}] {
+          return LiveJson(daemon, admin->addresses(), admin->GetStatus(kPageWaits));
+        }));
     if (!endpoint.ok()) return endpoint.status();
     setup->endpoint = *std::move(endpoint);
     setup->metrics_address = setup->endpoint->address();
@@ -360,7 +371,8 @@ int Main(int argc, char** argv) {
                  "segment,incarnation,sequence,ticket,version,result")
       ->type_name("FILE");
   app.add_option("--metrics-listen", flags.metrics_listen,
-                 "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
+                 "Serve Prometheus metrics, at /metrics, and the fleet's live page, at /, here, host:port; port 0 "
+                 "takes a free one [off]");
   app.add_option("--ready-file", flags.ready_file,
                  "Write metrics_address and pid to this file, as JSON, once all servers know "
                  "the worker");
