@@ -33,6 +33,7 @@ constexpr Suite kSuites[] = {{"codec", bench::BenchCodec},
                              {"apply", bench::BenchApply},
                              {"exchange", bench::BenchExchange},
                              {"journal", bench::BenchJournal},
+                             {"metrics", bench::BenchMetrics},
                              {"train", bench::BenchTrain}};
 
 int Bench(const BenchFlags& flags) {
@@ -77,9 +78,9 @@ void AddBenchCommand(CLI::App& program, int* exit_code) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* bench = program.add_subcommand(
       "bench", "Measure this machine: each figure beside the limit measured in the same run");
-  bench->add_option("what", flags->what, "codec, apply, exchange, journal, train or all")
+  bench->add_option("what", flags->what, "codec, apply, exchange, journal, metrics, train or all")
       ->required()
-      ->check(CLI::IsMember({"codec", "apply", "exchange", "journal", "train", "all"}));
+      ->check(CLI::IsMember({"codec", "apply", "exchange", "journal", "metrics", "train", "all"}));
   bench->add_option("--json", flags->json, "Also write a JSON list of name, value, unit, limit, ratio")
       ->type_name("FILE");
   bench->add_option("--seconds", flags->options.seconds, "Seconds of measuring for each figure")

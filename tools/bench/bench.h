@@ -34,6 +34,7 @@ std::vector<BenchResult> BenchCodec(const BenchOptions& options);
 std::vector<BenchResult> BenchApply(const BenchOptions& options);
 std::vector<BenchResult> BenchExchange(const BenchOptions& options);
 std::vector<BenchResult> BenchJournal(const BenchOptions& options);
+std::vector<BenchResult> BenchMetrics(const BenchOptions& options);
 std::vector<BenchResult> BenchTrain(const BenchOptions& options);
 
 }  // namespace foreshard::bench
