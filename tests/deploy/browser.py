@@ -95,6 +95,7 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.resize(height)
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # several pages are in front at once
         self.call("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}])
@@ -103,7 +104,8 @@ class Page:
     def call(self, method, **parameters):
         return self.browser.call(method, session=self.session, **parameters)
 
-    def resize(self, height):
+    def resize(self, height, width=None):
+        self.width = width or self.width
         self.call("Emulation.setDeviceMetricsOverride", width=self.width, height=height, deviceScaleFactor=2 if self.mobile else 1,
                   mobile=self.mobile)
 

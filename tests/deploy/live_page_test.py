@@ -320,6 +320,9 @@ class InBrowser(unittest.TestCase):
         self.assertTrue(page.value("document.querySelector('#loss-chart path') !== null"))
         self.check_page(page, 1280)
         page.screenshot(SCREENSHOTS / "live-desktop.png")
+        for width in (1160, 1024, 768, 500, 320):
+            page.resize(900, width)
+            self.assertLessEqual(page.value("document.documentElement.scrollWidth"), width)
 
     def test_when_nothing_moves_every_number_is_that_of_the_json(self):
         for k in range(4):

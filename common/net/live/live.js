@@ -30,6 +30,7 @@ function duration(seconds) {
   if (minutes < 60) return `${minutes}:${two(whole % 60)}`;
   return `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(whole % 60)}`;
 }
+function smaller(ratio) { return !known(ratio) ? '' : ratio < 1.05 ? 'in fp32' : `${times(ratio)} smaller than fp32`; }
 function times(ratio) { return known(ratio) ? `${ratio.toFixed(1)} times` : '-'; }
 
 function show(id, text) {
@@ -96,6 +97,9 @@ function fill(id, columns, rows, key, mark) {
       head.append(cell);
     }
   }
+  // A column that says nothing is not shown.
+  const unused = columns.map((column) => rows.every((data) => column.text(data) === ''));
+  columns.forEach((column, at) => { head.cells[at].hidden = unused[at]; });
   const body = table.tBodies[0];
   const there = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   rows.forEach((data, place) => {
@@ -122,6 +126,7 @@ function fill(id, columns, rows, key, mark) {
       const cell = row.cells[at];
       if (cell.textContent !== text) cell.textContent = text;
       cell.classList.toggle('empty', text === '');
+      cell.hidden = unused[at];
     });
     if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] || null);
   });
@@ -134,8 +139,8 @@ const WORKER_COLUMNS = [
   {field: 'rate', title: 'Examples/s', kind: 'number', text: (w) => rate(ownRate(w))},
   {field: 'loss', title: 'Loss', kind: 'number', text: (w) => fixed(w.loss, 4)},
   {field: 'staleness', title: 'Staleness', kind: 'number', text: (w) => fixed(w.staleness_mean, 2)},
-  {field: 'lag', title: 'of late', kind: 'number', text: (w) => fixed(w.lag, 2)},
-  {field: 'max', title: 'most', kind: 'number', text: (w) => count(w.staleness_max)},
+  {field: 'lag', title: 'Lag', kind: 'number', text: (w) => fixed(w.lag, 2)},
+  {field: 'max', title: 'Highest', kind: 'number', text: (w) => count(w.staleness_max)},
   {field: 'pushes', title: 'Pushes', kind: 'number', text: (w) => count(w.pushes)},
   {field: 'examples', title: 'Examples', kind: 'number', text: (w) => count(w.examples)},
   {field: 'compression', title: 'Compression', kind: 'number', text: (w) => times(w.push_compression)},
@@ -263,9 +268,9 @@ function tiles(status) {
   show('staleness-tail', staleness.pushes > 0 ? `median ${staleness.p50}, 99 % within ${staleness.p99}, most ${staleness.max}` : '');
   const pushed = perSecond((s) => s.traffic.push_bytes), pulled = perSecond((s) => s.traffic.pull_bytes);
   show('push-rate', known(pushed) ? `${bytes(pushed)}/s` : bytes(traffic.push_bytes));
-  show('push-compression', known(traffic.push_compression) ? `${times(traffic.push_compression)} smaller than fp32` : '');
+  show('push-compression', smaller(traffic.push_compression));
   show('pull-rate', known(pulled) ? `${bytes(pulled)}/s` : bytes(traffic.pull_bytes));
-  show('pull-compression', known(traffic.pull_compression) ? `${times(traffic.pull_compression)} smaller than fp32` : '');
+  show('pull-compression', smaller(traffic.pull_compression));
   curve.push({seconds: performance.now() / 1000, loss: totals.loss, rate: speed});
   // Every other point goes, so that curves reach back to the start.
   if (curve.length > CURVE_POINTS) curve = curve.filter((point, i) => i % 2 === 1 || i === curve.length - 1);
