@@ -283,7 +283,7 @@ class InBrowser(unittest.TestCase):
     def open(self, title="server-0", **how):
         page = self.chromium.page(f"http://{FLEET.metrics[title]}/", **how)
         self.addCleanup(page.close)
-        page.wait("document.body && Number(document.body.dataset.looks || 0) >= 3")
+        page.wait("document.body && Number(document.body.dataset.looks || 0) >= 2")
         return page
 
     def check_page(self, page, width):
@@ -393,9 +393,9 @@ class InBrowser(unittest.TestCase):
         page.wait("document.getElementById('pause').getAttribute('aria-pressed') === 'true'")
         page.wait("document.getElementById('connection').textContent === 'Paused'")
         # An answer may have been under way; after that there are none.
-        time.sleep(1)
+        time.sleep(0.5)
         looks = page.value("document.body.dataset.looks")
-        time.sleep(2.5)
+        time.sleep(2.2)
         self.assertEqual(page.value("document.body.dataset.looks"), looks)
         page.press("Enter", 13)
         page.wait(f"Number(document.body.dataset.looks) > {looks}")

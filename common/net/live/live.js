@@ -232,9 +232,10 @@ function header(status) {
   show('job', job.name || 'Foreshard');
   document.title = job.name ? `${job.name} - Foreshard` : 'Foreshard';
   showOrHide('rule', job.rule);
-  show('state', job.finished && job.finish_reason ? `${job.state}: ${job.finish_reason}` : job.state);
-  const away = status.servers.some((server) => !server.answers);
-  element('state').className = `tag ${away ? 'bad' : job.state === 'training' && job.waiting_for === '' ? 'good' : job.finished ? '' : 'warn'}`;
+  const away = status.servers.filter((server) => !server.answers).length;
+  show('state', away > 0 ? `${away} of ${status.servers.length} servers away`
+    : job.finished && job.finish_reason ? `${job.state}: ${job.finish_reason}` : job.state);
+  element('state').className = `tag ${away > 0 ? 'bad' : job.state === 'training' && job.waiting_for === '' ? 'good' : job.finished ? '' : 'warn'}`;
   element('progress-row').hidden = !(job.epochs > 0);
   element('progress').value = job.progress;
   const round = job.round_members > 0 ? `, round ${count(job.round)} of ${job.round_members} workers${job.compressed ? ', compressed' : ''}` : '';
