@@ -123,7 +123,8 @@ int Main(int argc, char** argv) {
       ->type_name("DIR");
   app.add_option("--advertise", advertise,
                  "The address that others should use, where it is not the one bound");
-  app.set_version_flag("--version", std::string(kVersion));
+  app.set_version_flag("--version", std::string("foreshard-server ") + kVersion);
+  app.footer("Exit status: 0 ended by SIGTERM or `foreshard stop`, 1 failed, 2 bad configuration, 130 interrupted.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -340,7 +340,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app(
-      "Trains a job's model with the servers of the job, or evaluates what the others train.");
+      "Trains a job's model with the servers of the job, or evaluates what the others train.", "foreshard-worker");
   app.set_version_flag("--version", std::string("foreshard-worker ") + kVersion);
   flags.job.AddTo(app);
   flags.credentials.AddTo(app);
