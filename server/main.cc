@@ -107,7 +107,7 @@ int Main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "Address for workers and tools; port 0: any")
       ->capture_default_str();
   app.add_option("--metrics-listen", metrics,
-                 "Address of /metrics for Prometheus; port 0: any; empty: none")
+                 "Address of /metrics for Prometheus, and of the live page, at /; port 0: any; empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", options.health_listen,
                  "Answer gRPC health checks here as well, in plain text and without a token, as the "
@@ -124,7 +124,8 @@ int Main(int argc, char** argv) {
       ->type_name("DIR");
   app.add_option("--advertise", advertise,
                  "The address that others should use, where it is not the one bound");
-  app.set_version_flag("--version", std::string(kVersion));
+  app.set_version_flag("--version", std::string("foreshard-server ") + kVersion);
+  app.footer("Exit status: 0 ended by SIGTERM or `foreshard stop`, 1 failed, 2 bad configuration, 130 interrupted.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

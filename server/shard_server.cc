@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/net/channel.h"
 #include "common/net/job_parts.h"
+#include "common/net/live_page.h"
 #include "common/net/metrics.h"
 #include "glog/logging.h"
 #include "grpcpp/resource_quota.h"
@@ -104,8 +105,9 @@ class GrpcShardServer final : public ShardServer {
     context_.figures.metrics().inflight_limit_bytes->Set(
         static_cast<double>(context_.job.servers().inflight_bytes()));
     if (!options.metrics_listen.empty()) {
-      auto metrics =
-          MetricsEndpoint::Start(options.metrics_listen, context_.figures.metrics().registry);
+      auto metrics = MetricsEndpoint::Start(
+          options.metrics_listen, context_.figures.metrics().registry,
+          LivePages([this] { return LiveJson({.role = "server"}, {address_}, {status()}); }));
       if (!metrics.ok()) return metrics.status();
       metrics_ = *std::move(metrics);
       metrics_address_ = metrics_->address();

@@ -34,6 +34,7 @@ constexpr Suite kSuites[] = {{"codec", bench::BenchCodec},
                              {"exchange", bench::BenchExchange},
                              {"journal", bench::BenchJournal},
                              {"restart", bench::BenchRestart},
+                             {"metrics", bench::BenchMetrics},
                              {"train", bench::BenchTrain}};
 
 int Bench(const BenchFlags& flags) {
@@ -78,9 +79,9 @@ void AddBenchCommand(CLI::App& program, int* exit_code) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* bench = program.add_subcommand(
       "bench", "Measure this machine: each figure beside the limit measured in the same run");
-  bench->add_option("what", flags->what, "codec, apply, exchange, journal, restart, train or all")
+  bench->add_option("what", flags->what, "codec, apply, exchange, journal, restart, metrics, train or all")
       ->required()
-      ->check(CLI::IsMember({"codec", "apply", "exchange", "journal", "restart", "train", "all"}));
+      ->check(CLI::IsMember({"codec", "apply", "exchange", "journal", "restart", "metrics", "train", "all"}));
   bench->add_option("--json", flags->json, "Also write a JSON list of name, value, unit, limit, ratio")
       ->type_name("FILE");
   bench->add_option("--seconds", flags->options.seconds, "Seconds of measuring for each figure")

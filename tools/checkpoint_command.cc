@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/core/exit_code.h"
+#include "common/net/admin_client.h"
 #include "common/net/channel.h"
 #include "common/net/credential_flags.h"
-#include "tools/admin_client.h"
 #include "tools/commands.h"
 #include "tools/message_json.h"
 #include "tools/progress.h"

@@ -9,6 +9,7 @@ namespace foreshard {
 
 void AddRunCommand(CLI::App& program, int* exit_code);
 void AddStatusCommand(CLI::App& program, int* exit_code);
+void AddTopCommand(CLI::App& program, int* exit_code);
 void AddStopCommand(CLI::App& program, int* exit_code);
 void AddBenchCommand(CLI::App& program, int* exit_code);
 void AddSimulateCommand(CLI::App& program, int* exit_code);

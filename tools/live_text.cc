@@ -10,6 +10,7 @@ namespace foreshard {
 namespace {
 
 constexpr size_t kDefaultColumns = 100;
+constexpr size_t kDefaultRows = 24;
 
 }  // namespace
 
@@ -23,6 +24,12 @@ size_t LiveText::columns() const {
   winsize size = {};
   return ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1
                                                                         : kDefaultColumns;
+}
+
+size_t LiveText::rows() const {
+  winsize size = {};
+  return ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_row > 1 ? size.ws_row - 1
+                                                                        : kDefaultRows;
 }
 
 void LiveText::Erase() {

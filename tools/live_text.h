@@ -24,6 +24,8 @@ class LiveText {
   bool terminal() const { return terminal_; }
   // What fits into a line.
   size_t columns() const;
+  // What fits onto the screen.
+  size_t rows() const;
 
   // Shows these lines, each cut to the terminal, in place of those drawn before.
   void Draw(const std::vector<std::string>& lines);

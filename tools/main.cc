@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   int exit_code = foreshard::kExitDone;
   foreshard::AddRunCommand(app, &exit_code);
   foreshard::AddStatusCommand(app, &exit_code);
+  foreshard::AddTopCommand(app, &exit_code);
   foreshard::AddStopCommand(app, &exit_code);
   foreshard::AddBenchCommand(app, &exit_code);
   foreshard::AddSimulateCommand(app, &exit_code);

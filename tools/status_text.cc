@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/net/fleet_figures.h"
 #include "tools/progress.h"
-#include "tools/run_figures.h"
 
 namespace foreshard {
 namespace {
@@ -56,6 +57,16 @@ std::string AlignColumns(const std::vector<std::vector<std::string>>& rows) {
     }
     while (!line.empty() && line.back() == ' ') line.pop_back();
     absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string PlainText(std::string text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // In UTF-8 the controls from 0x80 on are 0xc2 and a byte below 0xa0.
+    const bool high = byte >= 0x80 && byte < 0xa0 && i > 0 && static_cast<unsigned char>(text[i - 1]) == 0xc2;
+    if ((byte < 0x20 && byte != '\n') || byte == 0x7f || high) text[i] = '?';
   }
   return text;
 }
@@ -128,22 +139,14 @@ std::string StatusText(const std::vector<std::string>& addresses,
                     FormatBytes(server.push_bytes()), FormatDuration(server.uptime_seconds())});
   }
   absl::StrAppend(&text, "\n", AlignColumns(rows));
-  if (figures.workers.empty()) return text;
+  if (figures.workers.empty()) return PlainText(std::move(text));
 
   rows = {{"", "worker", "name", "device", "state", "seen", "pushes", "staleness", "max",
            "examples", "examples/s", "loss"}};
   for (const WorkerFigure& worker : figures.workers) {
-    double seen = -1;
-    if (lead != nullptr) {
-      for (const v1::WorkerStatus& status : lead->workers()) {
-        if (status.worker() == worker.id && status.incarnation() == worker.incarnation) {
-          seen = status.seconds_since_seen();
-        }
-      }
-    }
     rows.push_back({"", absl::StrCat(worker.id), worker.name, worker.device,
                     worker.state.empty() ? "?" : worker.state,
-                    seen < 0 ? "?" : absl::StrFormat("%.1f s ago", seen),
+                    worker.state.empty() ? "?" : absl::StrFormat("%.1f s ago", worker.seconds_since_seen),
                     absl::StrCat(worker.pushes), absl::StrFormat("%.2f", worker.staleness_mean),
                     absl::StrCat(worker.staleness_max), absl::StrCat(worker.examples),
                     FormatRate(worker.examples_per_second),
@@ -154,7 +157,7 @@ std::string StatusText(const std::vector<std::string>& addresses,
     if (worker.waiting_for.empty()) continue;
     absl::StrAppend(&text, "worker ", worker.id, " waits for ", worker.waiting_for, "\n");
   }
-  return text;
+  return PlainText(std::move(text));
 }
 
 }  // namespace foreshard

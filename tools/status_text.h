@@ -18,4 +18,8 @@ std::string StatusText(const std::vector<std::string>& addresses,
 // spaces at the ends of lines.
 std::string AlignColumns(const std::vector<std::vector<std::string>>& rows);
 
+// The same text with a '?' for each control character but line feeds: what servers and workers
+// call themselves must not reach a terminal as commands.
+std::string PlainText(std::string text);
+
 }  // namespace foreshard

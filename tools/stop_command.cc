@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/core/exit_code.h"
+#include "common/net/admin_client.h"
 #include "common/net/channel.h"
 #include "common/net/credential_flags.h"
-#include "tools/admin_client.h"
 #include "tools/commands.h"
 
 namespace foreshard {

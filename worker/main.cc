@@ -21,10 +21,12 @@
 #include "absl/strings/str_format.h"
 #include "common/core/catalogue.h"
 #include "common/core/exit_code.h"
+#include "common/net/admin_client.h"
 #include "common/net/channel.h"
 #include "common/net/credential_flags.h"
 #include "common/net/job_flags.h"
 #include "common/net/job_parts.h"
+#include "common/net/live_page.h"
 #include "common/net/logging.h"
 #include "common/net/metrics.h"
 #include "common/net/process.h"
@@ -45,6 +47,9 @@
 
 namespace foreshard {
 namespace {
+
+// How long the live page waits for servers that do not answer.
+constexpr absl::Duration kPageWaits = absl::Seconds(1);
 
 struct Flags {
   JobFlags job;
@@ -166,7 +171,13 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     if (absl::Status bind = CheckBindAddress(flags.metrics_listen, credentials->insecure()); !bind.ok()) {
       return bind;
     }
-    auto endpoint = MetricsEndpoint::Start(flags.metrics_listen, setup->metrics->registry);
+    // Servers are asked only when somebody looks at the page.
+    const auto admin = std::make_shared<AdminClient>(setup->servers, *credentials);
+    auto endpoint = MetricsEndpoint::Start(
+        flags.metrics_listen, setup->metrics->registry,
+        LivePages([admin, daemon = LiveDaemon{.role = flags.role, .name = flags.name}] {
+          return LiveJson(daemon, admin->addresses(), admin->GetStatus(kPageWaits));
+        }));
     if (!endpoint.ok()) return endpoint.status();
     setup->endpoint = *std::move(endpoint);
     setup->metrics_address = setup->endpoint->address();
@@ -337,7 +348,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app(
-      "Trains a job's model with the servers of the job, or evaluates what the others train.");
+      "Trains a job's model with the servers of the job, or evaluates what the others train.", "foreshard-worker");
   app.set_version_flag("--version", std::string("foreshard-worker ") + kVersion);
   flags.job.AddTo(app);
   flags.credentials.AddTo(app);
@@ -373,7 +384,8 @@ int Main(int argc, char** argv) {
                  "segment,incarnation,sequence,ticket,version,result")
       ->type_name("FILE");
   app.add_option("--metrics-listen", flags.metrics_listen,
-                 "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");
+                 "Serve Prometheus metrics, at /metrics, and the fleet's live page, at /, here, host:port; port 0 "
+                 "takes a free one [off]");
   app.add_option("--ready-file", flags.ready_file,
                  "Write metrics_address and pid to this file, as JSON, once all servers know "
                  "the worker");

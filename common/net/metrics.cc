@@ -1,20 +1,12 @@
 #include "common/net/metrics.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <map>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/version.h"
+#include "prometheus/text_serializer.h"
 
 namespace foreshard {
 namespace {
@@ -72,23 +64,6 @@ class SeriesMaker {
   Labels labels_;
 };
 
-// Connects and hangs up. `address` is "host:port" or "[v6]:port".
-void Knock(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd >= 0) {
-    // Whether it succeeds does not matter: the next knock comes soon.
-    (void)!connect(fd, found->ai_addr, found->ai_addrlen);
-    close(fd);
-  }
-  freeaddrinfo(found);
-}
-
 constexpr char kPushBytes[] = "Bytes of pushes of trainable segments, headers and scales included.";
 constexpr char kPushPlain[] = "What the pushes of trainable segments would take as plain fp32.";
 constexpr char kPullBytes[] = "Bytes of replies with parameters of trainable segments.";
@@ -97,47 +72,16 @@ constexpr char kPullPlain[] = "What the replies of trainable segments would take
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
-    const std::string& address, std::shared_ptr<prometheus::Registry> registry) {
+    const std::string& address, std::shared_ptr<prometheus::Registry> registry, HttpPages beside) {
+  beside["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8",
+                        [registry] { return prometheus::TextSerializer().Serialize(registry->Collect()); }};
+  auto http = HttpEndpoint::Start(address, std::move(beside));
+  if (!http.ok()) {
+    return absl::Status(http.status().code(), absl::StrCat("metrics: ", http.status().message()));
+  }
   auto endpoint = std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint);
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon + 1 == address.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("metrics address '", address, "' has no port: write it as host:port"));
-  }
-  try {  // prometheus-cpp throws when it cannot listen
-    // A connection that says nothing holds a thread until the time-out.
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
-        "listening_ports", address, "num_threads", "4", "request_timeout_ms", "5000"});
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot serve metrics on ", address, " (", error.what(),
-        "): is the port taken",
-        absl::StartsWith(address, "[") ? ", or is IPv6 what this HTTP server was built without" : "",
-        "? Choose another address, or port 0 for any port that is free"));
-  }
-  const std::vector<int> ports = endpoint->exposer_->GetListeningPorts();
-  if (ports.empty()) {
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address));
-  }
-  endpoint->address_ = absl::StrCat(address.substr(0, colon + 1), ports.front());
-  endpoint->exposer_->RegisterCollectable(registry);
+  endpoint->http_ = *std::move(http);
   return endpoint;
-}
-
-// The HTTP server looks only every two seconds whether it should end, or when
-// somebody connects; so somebody does.
-MetricsEndpoint::~MetricsEndpoint() {
-  if (exposer_ == nullptr) return;
-  std::atomic<bool> ended{false};
-  std::thread knocking([&] {
-    while (!ended) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      Knock(address_);
-    }
-  });
-  exposer_.reset();
-  ended = true;
-  knocking.join();
 }
 
 ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, uint32_t shard)

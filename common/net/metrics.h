@@ -7,27 +7,25 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/net/http_endpoint.h"
 #include "prometheus/counter.h"
-#include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
 namespace foreshard {
 
-// Serves /metrics of a registry over HTTP until destroyed.
+// Serves /metrics of a registry over HTTP until destroyed, and other pages beside it.
 class MetricsEndpoint {
  public:
   // "127.0.0.1:0" picks a free port. UNAVAILABLE when the port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
-      const std::string& address, std::shared_ptr<prometheus::Registry> registry);
-  ~MetricsEndpoint();
+      const std::string& address, std::shared_ptr<prometheus::Registry> registry, HttpPages beside = {});
   // "host:port" as bound.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return http_->address(); }
 
  private:
-  std::string address_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<HttpEndpoint> http_;
 };
 
 // All members are thread-safe prometheus-cpp objects owned by `registry`.

@@ -8,18 +8,15 @@ import argparse
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
-import urllib.error
-import urllib.parse
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import found_tools
+import real_fleet
 
 try:
     import yaml
@@ -57,63 +54,6 @@ def panels():
 
 def metric_names(expression):
     return set(re.findall(r"\bforeshard_[a-z0-9_]+", expression))
-
-
-class Fleet:
-    """Two servers and two workers on loopback, slow enough to leave the machine to others."""
-
-    def __init__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="foreshard-monitoring-")
-        root = pathlib.Path(self.folder.name)
-        (root / "job.textproto").write_text(JOB)
-        self.processes, self.addresses, self.metrics = [], [], []
-        help_text = subprocess.run([PROGRAMS / "foreshard-server", "--help"], capture_output=True, text=True).stdout
-        try:
-            for shard in (0, 1):
-                state = [f"--state-directory={root}/state-{shard}"] if "--state-directory" in help_text else []
-                ready = self.start(f"server-{shard}", ["foreshard-server", f"--shard={shard}", "--listen=127.0.0.1:0",
-                                                       "--metrics-listen=127.0.0.1:0", *state])
-                self.addresses.append(ready["address"])
-                self.metrics.append(ready["metrics_address"])
-            for worker in (0, 1):
-                ready = self.start(f"worker-{worker}", ["foreshard-worker", f"--servers={','.join(self.addresses)}", "--slowdown=20",
-                                                        "--metrics-listen=127.0.0.1:0"])
-                self.metrics.append(ready["metrics_address"])
-        except BaseException:
-            self.stop()
-            raise
-
-    def start(self, title, command):
-        root = pathlib.Path(self.folder.name)
-        ready, log = root / f"{title}.ready", root / f"{title}.log"
-        with open(log, "w") as output:
-            process = subprocess.Popen([PROGRAMS / command[0], f"--job={root}/job.textproto", f"--ready-file={ready}", *command[1:]],
-                                       stdout=output, stderr=subprocess.STDOUT)
-        self.processes.append(process)
-        end = time.monotonic() + 30
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"{title} did not start: {log.read_text()}")
-            time.sleep(0.05)
-        return json.loads(ready.read_text())
-
-    def scrape(self):
-        text = ""
-        for address in self.metrics:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
-                text += reply.read().decode()
-        return text
-
-    def stop(self):
-        for process in reversed(self.processes):
-            process.terminate()
-        for process in self.processes:
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.folder.cleanup()
 
 
 class Files(unittest.TestCase):
@@ -163,7 +103,7 @@ class Files(unittest.TestCase):
 class Daemons(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.fleet = Fleet()
+        cls.fleet = real_fleet.Fleet(PROGRAMS, JOB, shards=2, pace=0.01, state=True)
 
     @classmethod
     def tearDownClass(cls):
@@ -183,68 +123,41 @@ class Daemons(unittest.TestCase):
         self.assertGreater(len(have), 40)
 
     def test_a_scrape_is_small(self):
-        for address in self.fleet.metrics:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
-                series = [line for line in reply.read().decode().splitlines() if line and not line.startswith("#")]
-            self.assertLessEqual(len(series), 300, address)
+        for title, address in self.fleet.metrics.items():
+            series = [line for line in real_fleet.fetch(address).splitlines() if line and not line.startswith("#")]
+            self.assertLessEqual(len(series), 300, title)
+            self.assertEqual(len(series), len({line.rpartition(" ")[0] for line in series}), f"{title} has a series twice")
 
     def test_every_panel_and_rule_shows_something_in_a_real_prometheus(self):
         if PROMETHEUS is None:
             self.skipTest("no prometheus: tools/install-deploy-tools")
-        with tempfile.TemporaryDirectory(prefix="foreshard-prometheus-") as folder, socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            probe.close()
-            root = pathlib.Path(folder)
-            (root / "prometheus.yml").write_text(json.dumps({
-                "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"}, "rule_files": [str(RULES)],
-                "scrape_configs": [{"job_name": "foreshard", "static_configs": [{"targets": self.fleet.metrics}]}]}))
-            libraries = pathlib.Path("/usr/share/doc/prometheus/examples/console_libraries")
-            with open(root / "log", "w") as output:
-                prometheus = subprocess.Popen(
-                    [PROMETHEUS, f"--config.file={root}/prometheus.yml", f"--storage.tsdb.path={root}/data", "--log.level=warn",
-                     f"--web.listen-address=127.0.0.1:{port}", f"--web.console.templates={DEPLOY}/prometheus/consoles",
-                     f"--web.console.libraries={libraries}"], stdout=output, stderr=subprocess.STDOUT)
-            try:
-                self.check_prometheus(f"http://127.0.0.1:{port}", libraries.exists())
-            finally:
-                prometheus.terminate()
-                prometheus.wait(timeout=30)
+        with real_fleet.Prometheus(self.fleet.metrics.values(), rules=RULES) as prometheus:
+            self.check_prometheus(prometheus)
 
-    def ask(self, base, path, **parameters):
-        with urllib.request.urlopen(f"{base}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as reply:
-            return reply.read().decode()
-
-    def check_prometheus(self, base, libraries):
-        def series(expression):
-            return json.loads(self.ask(base, "/api/v1/query", query=expression))["data"]["result"]
-
+    def check_prometheus(self, prometheus):
         def shown(target):
             text = target["expr"].replace("$job", ".+").replace("$instance", ".+").replace("$__rate_interval", "5s")
-            return bool(series(text))
+            return bool(prometheus.series(text))
 
         wanted = [(f'{file}: {panel["title"]}: {target["legendFormat"]}', target) for file, panel in panels()
                   for target in panel["targets"] if target["legendFormat"] not in SYNCHRONOUS_ONLY]
         end = time.monotonic() + 40
         while True:
-            try:
-                empty = [where for where, target in wanted if not shown(target)]
-            except (urllib.error.URLError, ConnectionError):
-                empty = ["Prometheus does not answer"]
+            empty = [where for where, target in wanted if not shown(target)]
             if not empty or time.monotonic() > end:
                 break
             time.sleep(1)
         self.assertEqual(empty, [], "panels without a series")
-        groups = json.loads(self.ask(base, "/api/v1/rules"))["data"]["groups"]
-        self.assertEqual([(r["name"], r.get("lastError")) for g in groups for r in g["rules"] if r["health"] == "err"], [])
-        self.assertEqual(sum(len(g["rules"]) for g in groups), len(alerts()))
-        if libraries:
-            page = self.ask(base, "/consoles/foreshard.html", job="monitored")
+        rules = prometheus.rules()
+        self.assertEqual([(r["name"], r.get("lastError")) for r in rules if r["health"] == "err"], [])
+        self.assertEqual(len(rules), len(alerts()))
+        if real_fleet.CONSOLE_LIBRARIES.exists():
+            page = prometheus.ask("/consoles/foreshard.html", job="monitored")
             self.assertNotIn("error executing template", page)
             self.assertIn("PromConsole.Graph", page)
             for text in re.findall(r'expr: \[(.*?)\], name', page):
                 for expression in json.loads(f"[{text}]"):
-                    self.assertIn("status", json.loads(self.ask(base, "/api/v1/query", query=expression)))
+                    prometheus.series(expression)
 
 
 if __name__ == "__main__":

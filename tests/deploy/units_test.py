@@ -107,7 +107,9 @@ class Installed(unittest.TestCase):
 
         bin_folder = self.root / "usr/bin"
         self.assertIn("status", complete(f"{bin_folder}/foreshard", "st"))
+        self.assertEqual(complete(f"{bin_folder}/foreshard", "to"), ["top"])
         self.assertIn("--servers", complete(f"{bin_folder}/foreshard", "status", "--se"))
+        self.assertEqual(complete(f"{bin_folder}/foreshard", "top", "--so"), ["--sort"])
         self.assertEqual(complete(f"{bin_folder}/foreshard-server", "--sha"), ["--shard"])
 
 

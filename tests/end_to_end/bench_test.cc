@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 class BenchTest : public EndToEndTest {};
 
 TEST_F(BenchTest, WritesATableAndAListWithFiveFields) {
-  for (const char* suite : {"codec", "exchange", "journal", "restart"}) {
+  for (const char* suite : {"codec", "exchange", "journal", "restart", "metrics"}) {
     const Ended ended =
         RunForeshard({"bench", suite, "--quick", "--seconds", "0.01", "--json", Path("bench.json")});
     ASSERT_EQ(ended.status, 0) << ended.output;

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/net/admin_client.h"
 #include "gmock/gmock.h"
 #include "tests/end_to_end/job_folder.h"
-#include "tools/admin_client.h"
 #include "tools/files.h"
 
 namespace foreshard {

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "common/net/admin_client.h"
 #include "common/net/job_spec.h"
-#include "tools/admin_client.h"
 #include "tools/files.h"
 
 namespace foreshard {

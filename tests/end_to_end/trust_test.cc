@@ -7,11 +7,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/net/admin_client.h"
 #include "common/net/credentials.h"
 #include "gmock/gmock.h"
 #include "tests/common/net/test_certificates.h"
 #include "tests/end_to_end/job_folder.h"
-#include "tools/admin_client.h"
 #include "tools/files.h"
 
 namespace foreshard {

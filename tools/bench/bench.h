@@ -36,6 +36,7 @@ std::vector<BenchResult> BenchExchange(const BenchOptions& options);
 std::vector<BenchResult> BenchJournal(const BenchOptions& options);
 // Starts foreshard-server from the folder of this program; on the main thread.
 std::vector<BenchResult> BenchRestart(const BenchOptions& options);
+std::vector<BenchResult> BenchMetrics(const BenchOptions& options);
 std::vector<BenchResult> BenchTrain(const BenchOptions& options);
 
 }  // namespace foreshard::bench

@@ -26,7 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/net/job_spec.h"
-#include "tools/admin_client.h"
+#include "common/net/admin_client.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/exchange_client.h"
 #include "tools/bench/measure.h"

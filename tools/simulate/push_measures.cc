@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/run_figures.h"
+#include "common/net/fleet_figures.h"
 
 namespace foreshard {
 namespace {

@@ -48,6 +48,23 @@ TEST(WorkerMetrics, HasEverySeriesFromTheStart) {
   }
 }
 
+// What Prometheus stores of one daemon: lines of the text that are no comment.
+int SeriesOf(prometheus::Registry& registry) {
+  std::istringstream text(Text(registry));
+  int series = 0;
+  for (std::string line; std::getline(text, line);) series += !line.empty() && line[0] != '#';
+  return series;
+}
+
+TEST(Metrics, AreAtMostThreeHundredSeriesADaemon) {
+  ServerMetrics server("job", "dana_slim", 1);
+  WorkerMetrics worker("job", "dana_slim", "cpu");
+  for (const int series : {SeriesOf(*server.registry), SeriesOf(*worker.registry)}) {
+    EXPECT_GT(series, 100);
+    EXPECT_LE(series, 300);
+  }
+}
+
 TEST(MetricsEndpoint, ServesTheRegistryAndNamesATakenPort) {
   ServerMetrics metrics("job", "asgd", 0);
   metrics.pushes_applied->Increment(3);

@@ -1,4 +1,4 @@
-#include "tools/admin_client.h"
+#include "common/net/admin_client.h"
 
 #include <memory>
 #include <utility>
