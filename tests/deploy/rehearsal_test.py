@@ -36,7 +36,7 @@ from local_fleet.scrape import Metrics  # rehearsal.pod_network adds its folder
 CHART = found_tools.SOURCE / "deploy/helm/foreshard"
 NAMESPACE = "training"
 FETCH_IMAGE = "localhost/foreshard-fetch:1"
-SIDE, CLASSES, EXAMPLES, BATCH, EPOCHS = 8, 4, 1280, 16, 30
+SIDE, CLASSES, EXAMPLES, BATCH, EPOCHS = 8, 4, 1280, 16, 40
 WORKERS, SCALED, STEP_SECONDS = 3, 6, 0.1
 JOB = f"""
 name: "rehearsal" seed: 3
@@ -256,17 +256,8 @@ class Rehearsal(unittest.TestCase):
         self.assertGreater(learned, 0)
         self.assertRegex(evaluator.over[-1].log(), r"(?i)accuracy")
         self.backup(servers.pods[1])
-        for life in servers.lives():
-            life.delete(time.monotonic())
-        self.until(lambda: all(s.ended for s in servers.lives()) or self.only_stop(servers), "servers end")
+        self.cluster.delete_all(servers.pods[0].pod.grace_seconds)
         self.assertEqual([s.exit_status for s in servers.lives()], [0, 0], "SIGTERM, a last checkpoint, exit 0")
-
-    def only_stop(self, servers):
-        """The StatefulSet is deleted: nothing is made anew."""
-        self.cluster._controllers.pop(("StatefulSet", servers.name), None)
-        for life in servers.lives():
-            life.step(time.monotonic())
-        return False
 
     def locked(self, server):
         """The security settings hold: a program in the pod can write its volumes only."""

@@ -79,6 +79,7 @@ class Cluster:
                          f"{life.log()[-1500:]}" for life in self.lives())
 
     def delete_all(self, grace_seconds):
+        """The release is gone, so nothing is made anew; returns once all have ended."""
         for life in self.lives():
             life.delete(time.monotonic(), grace_seconds)
         deadline = time.monotonic() + grace_seconds + 30
