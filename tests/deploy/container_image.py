@@ -46,6 +46,10 @@ class Failed(Exception):
     """A program for containers did not do what it should; its words are in it."""
 
 
+class NoBase(Failed):
+    """No Debian can be made here; most often no mirror is reached."""
+
+
 def run(*command, timeout=300, **others):
     done = subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=timeout, check=False, **others)
@@ -130,6 +134,13 @@ def _stamp(programs):
 
 def make_base(archive):
     """A Debian 12 with what the image takes from it; needs a Debian mirror."""
+    try:
+        _mmdebstrap(archive)
+    except (Failed, subprocess.TimeoutExpired) as failed:
+        raise NoBase(f"no Debian base: {failed}") from failed
+
+
+def _mmdebstrap(archive):
     run("mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(runtime_packages())}",
         "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
         "bookworm", f"{archive}.part", "--format=tar", env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)})

@@ -65,7 +65,7 @@ class PodLife:
         self._kill_at = None
         self._ends_at = None      # its deletion: SIGKILL then
         self.phase = "Pending"
-        self.exit_status = None   # of the container's last end
+        self.exit_status = None   # of the container's last end; init containers have none
         self.restarts = 0
         self.liveness_kills = 0
         self.ready = False
@@ -116,18 +116,25 @@ class PodLife:
     def _has_ended(self, status, now):
         self._process = None
         self._kill_at = None
-        self.exit_status = status
         self.ready = False
         if self._running_init:
             if status != 0 or self.deleted:
-                self.phase = "Failed"
-        elif self.deleted or self.pod.restart_policy == "Never":
-            self.phase = "Succeeded" if status == 0 else "Failed"
+                self._end("Failed")
+            return
+        self.exit_status = status
+        if self.deleted or self.pod.restart_policy == "Never":
+            self._end("Succeeded" if status == 0 else "Failed")
         else:
             self.restarts += 1
             # The first at once.
             wait = 0 if self.restarts == 1 else min(_FIRST_RESTART_SECONDS * 2 ** (self.restarts - 2), _LONGEST_RESTART_SECONDS)
             self._restart_at = now + wait
+
+    def _end(self, phase):
+        """Its address is nobody's then: what is sent there gets no answer."""
+        if not self.ended:
+            self.phase = phase
+            self._network.remove(self.pod.address)
 
     def _probe(self, now):
         def connect(port, timeout):
@@ -167,7 +174,7 @@ class PodLife:
         grace = self.pod.grace_seconds if grace_seconds is None else grace_seconds
         self._ends_at = now + grace
         if self._process is None:
-            self.phase = "Failed"
+            self._end("Failed")
         elif grace > 0:
             self._process.kill(signal.SIGTERM)
 

@@ -77,6 +77,8 @@ class Names:
         while True:
             try:
                 question, sender = self._udp.recvfrom(1500)
+                if sender is None:  # shut down
+                    return
                 self.asked += 1
                 self._udp.sendto(self._answer(question), sender)
             except (IndexError, struct.error):

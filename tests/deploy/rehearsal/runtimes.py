@@ -167,6 +167,12 @@ class _NamespacesProcess(_Process):
     def __init__(self, container, command, log):
         super().__init__(command, log)
         self._container = container
+        self._killed = False
+
+    def status(self):
+        # unshare ends as its child did, but for SIGKILL, of which it makes 1.
+        status = super().status()
+        return _KILLED + signal.SIGKILL if status == 1 and self._killed else status
 
     def _inner(self):
         """The pod's first process; None: it has ended."""
@@ -183,6 +189,7 @@ class _NamespacesProcess(_Process):
             time.sleep(0.01)
         with contextlib.suppress(ProcessLookupError, TypeError):
             os.kill(self._inner(), number)
+            self._killed = self._killed or number == signal.SIGKILL
 
     def execute(self, command):
         done = subprocess.run(
