@@ -294,6 +294,8 @@ class Rehearsal(unittest.TestCase):
 
     def a_node_is_cut_off(self, workers):
         """The pod on it goes on running; its slot is another's; back again, it is told and ends with 4."""
+        before = self.steps(workers.running[2])
+        self.until(lambda: self.steps(workers.running[2]) > before + 5, "the worker on that node trains")
         old = workers.node_lost(2)
         took = self.until(lambda: 2 in workers.running and self.steps(workers.running[2]) > 0, "the lost node's worker is replaced")
         self.report("a node cut off, its worker replaced elsewhere", took)
