@@ -20,6 +20,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import fake_api_server
 import found_tools
 
 CHART = found_tools.SOURCE / "deploy/helm/foreshard"
@@ -34,7 +35,7 @@ import lint_chart
 MATRIX = {
     "default": [],
     "one shard": ["servers.shards=1"],
-    "sixteen shards": ["servers.shards=16", "workers.count=64"],
+    "sixteen shards": ["servers.shards=16", "workers.count=64", "job.set={training.max_workers=64}"],
     "cert-manager": ["tls.mode=certManager", "tls.certManager.issuerRef.name=issuer"],
     "given secrets": ["tls.mode=secret", "tls.secret.server=servers", "tls.secret.worker=workers", "token.secretName=token"],
     "plain": ["tls.mode=none", "token.generate=false"],
@@ -57,7 +58,8 @@ REFUSED = {
     "tls.mode=certManager": "issuerRef", "tls.mode=secret": "secret", "data.type=claim": "claim", "data.type=hostPath": "hostPath",
     "data.type=fetch": "fetch", "job.spec=": "job", "job.set={training.epochs}": "set", "servers.terminationGracePeriodSeconds=5":
     "terminationGracePeriodSeconds", "security.runAsUser=0": "runAsUser", "servers.replicas=3": "replicas", "image.digest=abc": "digest",
-    "servers.state.size=plenty": "size", "workers.extraArgs={device}": "extraArgs", "data.mountPath=data": "mountPath",
+    "servers.state.size=plenty": "size", "workers.count=9": "training.max_workers", "workers.count=-1": "count", "tls.mode=generated,tls.days=0": "days",
+    "job.set={training.max_workers=2}": "2 slots", "checkReferences=perhaps": "checkReferences", "workers.extraArgs={device}": "extraArgs", "data.mountPath=data": "mountPath",
 }
 
 
@@ -149,6 +151,43 @@ class Values(unittest.TestCase):
                 self.assertNotEqual(done.returncode, 0, value)
                 self.assertIn(said, done.stderr)
 
+    def test_workers_are_counted_as_the_programs_count_slots(self):
+        for spec, most in (("training { workers: 3 }", 8), ("training { workers: 10 }", 20), ("training { workers: 10 max_workers: 12 }", 12),
+                           ("# max_workers: 99\ntraining { workers : 10\n max_workers: 11 # not 50\n}", 11)):
+            for count, taken in ((most, True), (most + 1, False)):
+                with self.subTest(f"{spec}: {count}"):
+                    done = helm("template", "demo", CHART, "--set-string", f"job.spec={spec}", values=[f"workers.count={count}"])
+                    self.assertEqual(done.returncode == 0, taken, done.stderr)
+        for values in (["workers.count=30", "job.existingConfigMap=job"], ["workers.count=30", "workers.enabled=false"]):
+            self.assertTrue(render(values), "where the chart cannot know")
+
+    def test_what_values_name_must_be_there(self):
+        """On a cluster that helm reaches: here one that only pretends."""
+        pem = {"tls.crt": "", "tls.key": "", "ca.crt": ""}
+        values = ["tls.mode=secret", "tls.secret.server=servers", "tls.secret.worker=workers", "token.secretName=token",
+                  "job.existingConfigMap=job", "data.type=claim", "data.claim.name=images"]
+        whole = {("configmaps", "kube-root-ca.crt"): {}, ("secrets", "servers"): pem, ("secrets", "workers"): pem,
+                 ("secrets", "token"): {"token": ""}, ("configmaps", "job"): {"job.textproto": ""}, ("persistentvolumeclaims", "images"): {}}
+
+        def installed(objects, *more):
+            with fake_api_server.FakeApiServer(objects) as address:
+                return helm("template", "demo", CHART, "--namespace", "training", "--dry-run=server", "--disable-openapi-validation", f"--kube-apiserver={address}",
+                            values=[*values, *more])
+
+        done = installed(whole)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for missing, said in (("servers", "tls.secret.server"), ("workers", "tls.secret.worker"), ("token", "token.secretName"),
+                              ("job", "job.existingConfigMap"), ("images", "data.claim.name")):
+            with self.subTest(missing):
+                done = installed({key: data for key, data in whole.items() if key[1] != missing})
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(f'{said}: namespace training has no', done.stderr)
+                self.assertIn(f'"{missing}": create it first', done.stderr)
+        done = installed({**whole, ("secrets", "servers"): {"tls.crt": "", "tls.key": ""}})
+        self.assertIn('has no key "ca.crt"', done.stderr)
+        self.assertEqual(installed({("configmaps", "kube-root-ca.crt"): {}}, "checkReferences=false").returncode, 0)
+        self.assertEqual(installed({}).returncode, 0, "a namespace that is not there yet")
+
     def test_the_readme_has_every_value(self):
         readme = (CHART / "README.md").read_text()
         documented = set(re.findall(r"^\| `([\w.]+)`", readme, re.M))
@@ -169,9 +208,9 @@ class Values(unittest.TestCase):
         def jobs(*values):
             return {o["metadata"]["name"]: o["spec"] for o in render(["tls.mode=none", *values])
                     if o["kind"] == "Job" and lint_chart.component(o) == "worker"}
-        few, many, other = jobs(), jobs("workers.count=9"), jobs("job.set={training.epochs=2}")
+        few, many, other = jobs(), jobs("workers.count=8"), jobs("job.set={training.epochs=2}")
         self.assertEqual(set(few), set(many))
-        self.assertEqual(next(iter(many.values()))["completions"], 9)
+        self.assertEqual(next(iter(many.values()))["completions"], 8)
         self.assertNotEqual(set(few), set(other))
 
     def test_dashboards_and_rules_are_in_the_chart_as_they_are(self):
@@ -363,6 +402,14 @@ class Programs(unittest.TestCase):
         command = [a.replace("$(JOB_COMPLETION_INDEX)", "0") for a in self.place(objects, "worker", 0)]
         self.assertEqual(self.start(command, log).wait(timeout=30), 2, log.read_text())
         self.assertIn("training.epochs", log.read_text())
+
+
+    def test_more_shards_than_there_is_to_cut_end_with_two(self):
+        objects = render(["job.set={model.elements=16}", "servers.shards=17"])
+        log = pathlib.Path(self.folder.name) / "log"
+        command = [a.replace("$(JOB_COMPLETION_INDEX)", "0") for a in self.place(objects, "worker", 0)]
+        self.assertEqual(self.start(command, log).wait(timeout=30), 2, log.read_text())
+        self.assertIn("17 shards for 16", log.read_text())
 
 
 class Examples(unittest.TestCase):

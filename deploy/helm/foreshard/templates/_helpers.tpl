@@ -329,3 +329,56 @@ spec:
     {{- . | nindent 4 }}
     {{- end }}
 {{- end -}}
+
+{{- /* Refuses more workers than the job has slots: those beyond would end with 2, and so fail the Job of all.
+Read from the job's text, as the programs count: training.max_workers, or the larger of twice training.workers and 8. */ -}}
+{{- define "foreshard.checkWorkers" -}}
+{{- $values := .Values -}}
+{{- $spec := regexReplaceAll "#[^\n]*" $values.job.spec "" -}}
+{{- $most := regexFind "\\bmax_workers\\s*:\\s*[0-9]+" $spec | regexFind "[0-9]+$" | default "0" -}}
+{{- $planned := regexFind "\\bworkers\\s*:\\s*[0-9]+" $spec | regexFind "[0-9]+$" | default "0" -}}
+{{- range $values.job.set -}}
+{{- if hasPrefix "training.max_workers=" . }}{{ $most = trimPrefix "training.max_workers=" . | default "0" }}{{ end -}}
+{{- if hasPrefix "training.workers=" . }}{{ $planned = trimPrefix "training.workers=" . | default "0" }}{{ end -}}
+{{- end -}}
+{{- $slots := int $most | default (max 8 (mul 2 (int $planned))) -}}
+{{- if and $values.workers.enabled (not $values.job.existingConfigMap) (gt (int $values.workers.count) (int $slots)) -}}
+{{- fail (printf "workers.count: %d workers, and the job has %d slots (training.max_workers, or the larger of twice training.workers and 8): fewer workers, or a new run with job.set={training.max_workers=%d}" (int $values.workers.count) (int $slots) (int $values.workers.count)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Refuses what values name and the namespace has not: its pods would wait for it for ever. Only where helm
+reaches the cluster, and the namespace is there. Takes (list $ kind name keys value command). */ -}}
+{{- define "foreshard.need" -}}
+{{- $root := index . 0 -}}
+{{- $kind := index . 1 -}}
+{{- $name := index . 2 -}}
+{{- $namespace := $root.Release.Namespace -}}
+{{- if and $name $root.Values.checkReferences (lookup "v1" "ConfigMap" $namespace "kube-root-ca.crt") -}}
+{{- $found := lookup "v1" $kind $namespace $name -}}
+{{- if not $found -}}
+{{- fail (printf "%s: namespace %s has no %s %q: create it first (%s), or say checkReferences=false where something else does" (index . 4) $namespace $kind $name (index . 5)) -}}
+{{- end -}}
+{{- range $key := index . 3 -}}
+{{- if not (hasKey ($found.data | default dict) $key) -}}
+{{- fail (printf "%s: the %s %q of namespace %s has no key %q" (index $ 4) $kind $name $namespace $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "foreshard.checkReferences" -}}
+{{- $pem := list "tls.crt" "tls.key" "ca.crt" -}}
+{{- if eq .Values.tls.mode "secret" -}}
+{{- $how := "kubectl create secret generic NAME --from-file=tls.crt=... --from-file=tls.key=... --from-file=ca.crt=..." -}}
+{{- include "foreshard.need" (list $ "Secret" .Values.tls.secret.server $pem "tls.secret.server" $how) -}}
+{{- include "foreshard.need" (list $ "Secret" .Values.tls.secret.worker $pem "tls.secret.worker" $how) -}}
+{{- end -}}
+{{- include "foreshard.need" (list $ "Secret" .Values.token.secretName (list "token") "token.secretName" "kubectl create secret generic NAME --from-file=token=FILE") -}}
+{{- include "foreshard.need" (list $ "ConfigMap" .Values.job.existingConfigMap (list "job.textproto") "job.existingConfigMap" "kubectl create configmap NAME --from-file=job.textproto=FILE") -}}
+{{- if eq .Values.data.type "claim" -}}
+{{- include "foreshard.need" (list $ "PersistentVolumeClaim" .Values.data.claim.name list "data.claim.name" "a PersistentVolumeClaim that many can read") -}}
+{{- else if eq .Values.data.type "fetch" -}}
+{{- include "foreshard.need" (list $ "Secret" .Values.data.fetch.secretName list "data.fetch.secretName" "kubectl create secret generic NAME --from-literal=KEY=VALUE") -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,1 @@
+"""What tools/kubernetes-e2e is made of."""
