@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
+#include "common/net/exchange_message.h"
+#include "server/durability.h"
 #include "server/monotonic_time.h"
 
 namespace foreshard {
@@ -31,6 +33,28 @@ grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* contex
   return reactor;
 }
 
+grpc::ServerUnaryReactor* AdminService::Checkpoint(grpc::CallbackServerContext* context,
+                                                   const v1::CheckpointRequest* request,
+                                                   v1::CheckpointReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (context_.durability == nullptr) {
+    reactor->Finish(ToGrpc(absl::FailedPreconditionError(
+        "this server keeps nothing: start it with --state-directory")));
+    return reactor;
+  }
+  context_.durability->RequestCheckpoint([reply, reactor](const absl::StatusOr<Durability::Written>& written) {
+    if (written.ok()) {
+      reply->set_path(written->path);
+      reply->set_step(written->step);
+      reply->set_epoch(written->epoch);
+      reply->set_bytes(written->bytes);
+      reply->set_seconds(written->seconds);
+    }
+    reactor->Finish(ToGrpc(written.status()));
+  });
+  return reactor;
+}
+
 void AdminService::set_metrics_address(const std::string& address) {
   absl::MutexLock lock(&mutex_);
   metrics_address_ = address;
@@ -47,6 +71,7 @@ void AdminService::FillStatus(v1::StatusReply* reply) const {
     absl::MutexLock lock(&mutex_);
     reply->set_metrics_address(metrics_address_);
   }
+  if (context_.durability != nullptr) context_.durability->FillStatus(reply);
   context_.figures.FillStatus(reply);
   if (const Shard::Agreement* agreed = context_.shard.agreement(); agreed != nullptr) {
     reply->set_train_examples(agreed->train_examples);

@@ -27,6 +27,10 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Stop(grpc::CallbackServerContext* context,
                                  const v1::StopRequest* request, v1::StopReply* reply) override;
 
+  grpc::ServerUnaryReactor* Checkpoint(grpc::CallbackServerContext* context,
+                                       const v1::CheckpointRequest* request,
+                                       v1::CheckpointReply* reply) override;
+
   void FillStatus(v1::StatusReply* reply) const;
 
  private:

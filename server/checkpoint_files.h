@@ -74,9 +74,9 @@ class CheckpointWriter {
   struct Committed {
     std::string name;
     // The first file of the journal that some checkpoint needs which is kept: Journal::RemoveBefore.
-    // 0: none needs any.
+    // 0: none needs any, or one of them cannot be read now (removal says why): remove nothing.
     uint64_t journal_file = 0;
-    // What kept older ones from being removed; the checkpoint stands all the same.
+    // What kept older ones from being removed, or from being read; the checkpoint stands all the same.
     absl::Status removal;
   };
   // Makes it safe, gives it its name, removes all but the newest `keep` (at least 1).

@@ -170,8 +170,7 @@ absl::StatusOr<Checkpoint::Saved> Checkpoint::ReadState(uint32_t segment) const 
     if (manifest_.states[k].segment != segment) continue;
     auto record = storage_.ReadAt(path, places_[k].offset, places_[k].bytes);
     if (!record.ok()) return record.status();
-    const std::string_view body = std::string_view(*record).substr(8);
-    if (record->size() != places_[k].bytes || !Unsealed(body).ok()) {
+    if (record->size() != places_[k].bytes || !Unsealed(std::string_view(*record).substr(8)).ok()) {
       return absl::DataLossError(absl::StrCat(storage_.Describe(path), ", offset ", places_[k].offset,
                                               ": the record of the state was damaged meanwhile"));
     }

@@ -251,13 +251,21 @@ void CheckpointWriter::RemoveOlder(uint32_t keep, Committed* committed) {
                  folders->end());
   const size_t kept = std::min<size_t>(std::max<uint32_t>(keep, 1), folders->size());
   const auto first_kept = folders->end() - static_cast<ptrdiff_t>(kept);
+  bool all_known = true;
   for (auto folder = first_kept; folder != folders->end(); ++folder) {
     const auto text = storage_->Read(absl::StrCat(folder->name, "/", internal::kManifestName));
+    // What it needs cannot be told now, and may be wanted when it can be read again.
+    if (!text.ok() && !absl::IsNotFound(text.status())) {
+      all_known = false;
+      committed->removal = text.status();
+      continue;
+    }
     const auto manifest = text.ok() ? ParseManifest(*text) : text.status();
     if (!manifest.ok() || manifest->about.journal_file == 0) continue;
     const uint64_t file = manifest->about.journal_file;
     committed->journal_file = committed->journal_file == 0 ? file : std::min(committed->journal_file, file);
   }
+  if (!all_known) committed->journal_file = 0;
   for (auto folder = folders->begin(); folder != first_kept; ++folder) {
     // Under another name first, so that none lacks a part under its own.
     const std::string old = absl::StrCat(folder->name, internal::kOldSuffix);

@@ -184,6 +184,7 @@ void Journal::Fail(absl::Status status) {
   if (!status_.ok()) return;
   status_ = absl::Status(status.code(), absl::StrCat("the journal has failed and ends with event ",
                                                      written_through_, ": ", status.message()));
+  failed_.store(true, std::memory_order_release);
   // Whoever is in it sees status_; those that are being written wait for that.
   queue_.clear();
   to_report_.store(true, std::memory_order_release);
@@ -267,6 +268,7 @@ void Journal::Record(const Event& event) {
 }
 
 absl::Status Journal::status() const {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   return status_;
 }
@@ -285,8 +287,13 @@ absl::StatusOr<uint64_t> Journal::Rotate() {
   uint64_t sequence = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (closed_) return absl::FailedPreconditionError("the journal is closed");
-    if (TakeTurn()) {
+    const bool mine = TakeTurn();
+    // It may have been closed while this waited for its turn.
+    if (mine && closed_) {
+      busy_ = false;
+      return absl::FailedPreconditionError("the journal is closed");
+    }
+    if (mine) {
       const uint64_t first_number = next_;
       mutex_.Unlock();
       if (file_events_ > 0) {
@@ -363,6 +370,12 @@ absl::Status Journal::Close() {
     // Without a file it was never opened.
     if (closed_ || current_ == nullptr) return status_;
     closed_ = true;
+    // Events that came before are written by those who brought them, or they would lie behind the
+    // mark that ends the file.
+    const auto nobody_left = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return (!busy_ && !FrontIsThere()) || !status_.ok();
+    };
+    mutex_.Await(absl::Condition(&nobody_left));
     if (TakeTurn()) {
       mutex_.Unlock();
       status = FinishFile();

@@ -94,7 +94,7 @@ class Journal final : public EventSink {
   void Record(const Event& event) override;
 
   // OK as long as all events whose Record has returned are as safe as the mode says.
-  absl::Status status() const;
+  absl::Status status() const override;
   JournalFigures figures() const;
 
   // Finishes the file, if there is an event in it. Returns the place of the one that is
@@ -105,7 +105,8 @@ class Journal final : public EventSink {
   absl::Status SyncThrough(uint64_t number);
   // Removes the files before this place, oldest first; never the one being written.
   absl::Status RemoveBefore(uint64_t file);
-  // Finishes the file; events that come later are a failure.
+  // Finishes the file, behind the events that are being recorded; those that come later are a
+  // failure.
   absl::Status Close();
 
  private:
@@ -144,6 +145,7 @@ class Journal final : public EventSink {
   absl::Mutex sync_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // of SyncThrough and Close
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> failed_{false};  // status_ is an error: asked for every reply
   std::atomic<bool> to_report_{false};
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // somebody writes
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
   std::unique_ptr<JournalReader> reader(new JournalReader(storage, from.value_or(0)));
   JournalEnd& end = reader->end_;
   std::vector<JournalFileHeader>& files = reader->files_;
+  std::optional<uint64_t> later;  // place of the file behind the one that is looked at
   // From the newest back, as far as events are wanted.
   for (auto name = names->rbegin(); name != names->rend(); ++name) {
     const std::string path = storage.Describe(name->name);
@@ -67,6 +68,7 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
                             .bytes = *size,
                             .whole_file = true,
                             .why = std::string(header.status().message())});
+        later = name->sequence;
         continue;
       }
       return absl::Status(header.status().code(),
@@ -77,12 +79,13 @@ absl::StatusOr<std::unique_ptr<JournalReader>> JournalReader::Make(const Storage
                                               "; give the file its own name again"));
     }
     if (absl::Status same = CheckIdentity(path, identity, header->identity); !same.ok()) return same;
-    if (!files.empty() && files.back().sequence != header->sequence + 1) {
+    if (later.has_value() && *later != header->sequence + 1) {
       return absl::DataLossError(
           absl::StrCat(storage.Describe(NameOfJournalFile(header->sequence + 1)), " is missing: ", path,
-                       " and ", storage.Describe(NameOfJournalFile(files.back().sequence)),
+                       " and ", storage.Describe(NameOfJournalFile(*later)),
                        " are there; bring it back, or recover from a later checkpoint"));
     }
+    later = header->sequence;
     end.incarnation = std::max(end.incarnation, header->incarnation);
     files.push_back(*header);
     if (!from.has_value() || header->first_number <= *from) break;

@@ -29,21 +29,21 @@ constexpr size_t kMaxPastWorkers = 10'000;
 Lead::Lead(ServerContext& context)
     : context_(context),
       next_incarnation_(context.incarnation),
-      dealing_(context.members.slots()),
+      slots_(context.members.slots()),
       figures_(context.members.slots()),
-      examples_(context.members.slots()),
       waiting_for_(context.members.slots()) {}
 
-Deal Lead::Perform(const DealerEvent& event) {
+Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
   const uint64_t before = rounds == nullptr ? 0 : rounds->changes();
-  Deal deal = dealer_->Apply(event);
+  Deal deal = slots_.Apply(event, incarnation, context_.job, context_.shard.agreement()->train_examples, dealer_.get());
   // Workers that wait ask many times a second.
   if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty() &&
       (rounds == nullptr || rounds->changes() == before)) {
     return deal;
   }
   Event record = ToEvent(event);
+  record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
   context_.shard.Record(record);
   return deal;
@@ -78,9 +78,14 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   }
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = MakeDealer(); !status.ok()) return status;
-  const std::optional<uint32_t> slot = request.has_wanted_slot()
-                                           ? std::optional<uint32_t>(request.wanted_slot())
-                                           : context_.members.FreeSlot();
+  const RoundBook* rounds = dealer_->rounds();
+  const bool gathering = rounds != nullptr && !rounds->started();
+  std::optional<uint32_t> slot = request.has_wanted_slot() ? std::optional<uint32_t>(request.wanted_slot())
+                                                           : context_.members.FreeSlot();
+  // The rounds' first members have the lowest slots, also those of workers that were lost meanwhile.
+  if (gathering && !request.has_wanted_slot()) {
+    if (const auto low = context_.members.FreeSlot(context_.job.training().workers())) slot = low;
+  }
   if (!slot.has_value()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", context_.members.slots(),
@@ -93,9 +98,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
         absl::StrCat("wanted_slot ", *slot, ": the job has ", context_.members.slots(),
                      " slots (training.max_workers)"));
   }
-  // The rounds' first members have the lowest slots.
-  const RoundBook* rounds = dealer_->rounds();
-  if (rounds != nullptr && !rounds->started() && *slot >= context_.job.training().workers()) {
+  if (gathering && *slot >= context_.job.training().workers()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("worker slot ", *slot, " is free, but the first ", context_.job.training().workers(),
                      " workers (training.workers) are still gathering, in slots 0 to ",
@@ -121,11 +124,9 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
     if (past_workers_.size() >= kMaxPastWorkers) past_workers_.erase(past_workers_.begin());
     past_workers_.push_back(*std::move(past));
   }
-  if (dealing_[*slot] != 0) Perform({DealerEvent::Kind::kLost, *slot});
-  Perform({DealerEvent::Kind::kJoin, *slot});
-  dealing_[*slot] = incarnation;
+  if (slots_.dealing(*slot) != 0) Perform({DealerEvent::Kind::kLost, *slot});
+  Perform({DealerEvent::Kind::kJoin, *slot}, incarnation);
   figures_[*slot].Clear();
-  examples_[*slot] = 0;
   waiting_for_[*slot].clear();
   context_.figures.ResetWorker(*slot);
   LOG(INFO) << "worker " << *slot << " is '" << request.worker_name() << "' on "
@@ -139,20 +140,8 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
 }
 
 void Lead::Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets) {
-  for (const uint64_t ticket : tickets) {
-    const uint64_t before = dealer_->completed_tickets();
-    Perform({DealerEvent::Kind::kComplete, worker, ticket});
-    if (dealer_->completed_tickets() > before) examples_[worker] += ExamplesOf(ticket);
-  }
+  for (const uint64_t ticket : tickets) Perform({DealerEvent::Kind::kComplete, worker, ticket});
   NoteProgress();
-}
-
-uint64_t Lead::ExamplesOf(uint64_t ticket) const {
-  const Shard::Agreement& agreed = *context_.shard.agreement();
-  const uint64_t batch = context_.job.training().batch_size();
-  // The last batch of an epoch is what is left.
-  const uint64_t first = ticket % agreed.batches_per_epoch * batch;
-  return std::min(batch, agreed.train_examples - first);
 }
 
 v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
@@ -165,9 +154,9 @@ v1::WorkerStatus Lead::PastWorker(uint32_t slot) const {
 
 void Lead::FillReported(v1::WorkerStatus* status) const {
   *status->mutable_figures() = figures_[status->worker()];
-  status->set_examples(examples_[status->worker()]);
+  status->set_examples(slots_.examples(status->worker()));
   // Whoever has gone waits for nothing.
-  if (dealing_[status->worker()] == status->incarnation() && (dealer_ == nullptr || !dealer_->finished())) {
+  if (slots_.dealing(status->worker()) == status->incarnation() && (dealer_ == nullptr || !dealer_->finished())) {
     status->set_waiting_for(waiting_for_[status->worker()]);
   }
 }
@@ -199,14 +188,13 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
         absl::StrCat("worker ", worker, " is not registered: register with the lead first"));
   }
   // A newer start may have registered since.
-  if (request.incarnation() < dealing_[worker]) {
+  if (request.incarnation() < slots_.dealing(worker)) {
     return absl::AbortedError(
         absl::StrCat("worker ", worker, ": a newer incarnation is registered"));
   }
   Complete(worker, request.completed());
-  if (dealing_[worker] == 0 && !dealer_->finished()) {
-    Perform({DealerEvent::Kind::kJoin, worker});
-    dealing_[worker] = request.incarnation();
+  if (slots_.dealing(worker) == 0 && !dealer_->finished()) {
+    Perform({DealerEvent::Kind::kJoin, worker}, request.incarnation());
   }
   NoteRounds(request);
   v1::FetchTicketsReply reply;
@@ -289,7 +277,7 @@ void Lead::SetRounds(const v1::FetchTicketsRequest& request, v1::FetchTicketsRep
   for (const auto& [worker, one] : rounds->members()) {
     v1::ViewMember& listed = *view.add_members();
     listed.set_worker(worker);
-    listed.set_incarnation(dealing_[worker]);
+    listed.set_incarnation(slots_.dealing(worker));
     listed.set_first_round(one.first_round);
   }
   view.set_compressed(rounds->announced_phase() == Phase::kFrozen);
@@ -363,6 +351,7 @@ absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
               << evaluation.parameters() << "): accuracy " << evaluation.accuracy() << ", loss "
               << evaluation.loss();
   }
+  if (request.evaluations_size() > 0) Changed();
   v1::ReportReply reply;
   reply.set_finished(stopped_ || (dealer_ != nullptr && dealer_->finished()));
   if (dealer_ != nullptr) reply.set_completed_epochs(dealer_->completed_epochs());
@@ -378,10 +367,7 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
     absl::MutexLock lock(&mutex_);
     if (dealer_ != nullptr) Complete(worker, request.completed());
     if (request.has_figures()) figures_[worker] = request.figures();
-    if (dealing_[worker] == request.incarnation()) {
-      Perform({DealerEvent::Kind::kLost, worker});
-      dealing_[worker] = 0;
-    }
+    if (slots_.dealing(worker) == request.incarnation()) Perform({DealerEvent::Kind::kLost, worker});
   }
   if (*left) {
     LOG(INFO) << "worker " << worker << " has left: " << request.reason();
@@ -392,9 +378,8 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
 
 void Lead::NoteLost(uint32_t worker, uint64_t incarnation) {
   absl::MutexLock lock(&mutex_);
-  if (dealing_[worker] == 0 || dealing_[worker] != incarnation) return;
+  if (slots_.dealing(worker) == 0 || slots_.dealing(worker) != incarnation) return;
   Perform({DealerEvent::Kind::kLost, worker});
-  dealing_[worker] = 0;
 }
 
 void Lead::Stop(const std::string& reason) {
@@ -407,6 +392,7 @@ void Lead::StopLocked(const std::string& reason) {
   stopped_ = true;
   reason_ = reason.empty() ? "stopped" : reason;
   if (dealer_ != nullptr) Perform({DealerEvent::Kind::kStop});
+  Changed();
   LOG(INFO) << "the job is stopped: " << reason_;
 }
 
@@ -434,6 +420,76 @@ void Lead::FillStatus(v1::StatusReply* reply) const {
     FillReported(&worker);
   }
   reply->mutable_past_workers()->Assign(past_workers_.begin(), past_workers_.end());
+}
+
+v1::LeadState Lead::StateLocked() const {
+  v1::LeadState state;
+  slots_.Save(&state);
+  for (const v1::Evaluation& evaluation : evaluations_) *state.add_evaluations() = evaluation;
+  if (stopped_) state.set_stop_reason(reason_);
+  return state;
+}
+
+v1::LeadState Lead::state() const {
+  absl::MutexLock lock(&mutex_);
+  return StateLocked();
+}
+
+std::optional<Lead::Saved> Lead::Save() const {
+  absl::MutexLock lock(&mutex_);
+  if (dealer_ == nullptr) return std::nullopt;
+  return Saved{.number = context_.shard.last_number(), .dealer = dealer_->Save(), .state = StateLocked()};
+}
+
+absl::Status Lead::Load(const std::string& dealer, const v1::LeadState& state) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  if (absl::Status status = dealer_->Load(dealer); !status.ok()) return status;
+  if (absl::Status status = slots_.Load(state); !status.ok()) return status;
+  evaluations_.assign(state.evaluations().begin(), state.evaluations().end());
+  stopped_ = dealer_->stopped();
+  reason_ = state.stop_reason();
+  return absl::OkStatus();
+}
+
+absl::Status Lead::Replay(const Event& event) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = MakeDealer(); !status.ok()) return status;
+  const absl::StatusOr<Deal> dealt =
+      slots_.Replay(event, context_.job, context_.shard.agreement()->train_examples, dealer_.get());
+  stopped_ = dealer_->stopped();
+  return dealt.status();
+}
+
+void Lead::Resume(const v1::LeadState* newer) {
+  absl::MutexLock lock(&mutex_);
+  if (dealer_ == nullptr) {
+    // It was stopped before anybody had registered.
+    if (newer != nullptr && !newer->stop_reason().empty()) {
+      stopped_ = true;
+      reason_ = newer->stop_reason();
+    }
+    return;
+  }
+  if (newer != nullptr && newer->evaluations_size() > static_cast<int>(evaluations_.size())) {
+    evaluations_.assign(newer->evaluations().begin(), newer->evaluations().end());
+  }
+  if (stopped_ && reason_.empty()) {
+    reason_ = newer != nullptr && !newer->stop_reason().empty() ? newer->stop_reason() : "stopped";
+  }
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    next_incarnation_ = std::max(next_incarnation_, slots_.known(slot));
+  }
+  if (phases_.has_value() && dealer_->rounds() != nullptr && dealer_->rounds()->announced_round() > 0) {
+    phases_->Announced(dealer_->rounds()->announced_phase(), dealer_->rounds()->announced_round());
+  }
+  epochs_told_ = dealer_->completed_epochs();
+  NoteProgress();
+}
+
+LeadSlots Lead::slots() const {
+  absl::MutexLock lock(&mutex_);
+  return slots_;
 }
 
 }  // namespace foreshard

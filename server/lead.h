@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,7 +21,9 @@
 #include "absl/synchronization/mutex.h"
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/exchange.pb.h"
+#include "foreshard/v1/state.pb.h"
 #include "server/dealer.h"
+#include "server/lead_slots.h"
 #include "server/phase_control.h"
 #include "server/server_context.h"
 
@@ -40,14 +44,35 @@ class Lead {
   // Nothing more is dealt; the first reason stays.
   void Stop(const std::string& reason);
 
+  // Recovery, before there are callers and after the shard has agreed. What a checkpoint has of
+  // the dealer; then the dealer's events that came after it.
+  absl::Status Load(const std::string& dealer, const v1::LeadState& state);
+  absl::Status Replay(const Event& event);
+  // What a newer lead.textproto has; then training goes on.
+  void Resume(const v1::LeadState* newer);
+  // As they are now.
+  LeadSlots slots() const;
+
+  // For a checkpoint: all at one moment, and the number of the last event that may be in it.
+  // None: nobody has registered yet.
+  struct Saved {
+    uint64_t number = 0;
+    std::string dealer;
+    v1::LeadState state;
+  };
+  std::optional<Saved> Save() const;
+  v1::LeadState state() const;
+  // Called, under a lock, when LeadState's evaluations or reason have changed; must not block.
+  void set_changed(std::function<void()> changed) { changed_ = std::move(changed); }
+
   // Fills the lead's fields, and the figures of the workers listed in the reply.
   void FillStatus(v1::StatusReply* reply) const;
   bool finished() const;
 
  private:
   // Journaled, with a number given under the lock; but for a fetch that brings
-  // nothing, which changes nothing.
-  Deal Perform(const DealerEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // nothing, which changes nothing. `incarnation`: of who joins.
+  Deal Perform(const DealerEvent& event, uint64_t incarnation = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
@@ -63,21 +88,25 @@ class Lead {
   void SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* reply) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t ExamplesOf(uint64_t ticket) const;
   // Adds what the worker reported, and the examples of what it completed.
   void FillReported(v1::WorkerStatus* status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is known of the start that has the slot now.
   v1::WorkerStatus PastWorker(uint32_t slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  v1::LeadState StateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Changed() {
+    if (changed_) changed_();
+  }
+
   ServerContext& context_;
+  std::function<void()> changed_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<Dealer> dealer_ ABSL_GUARDED_BY(mutex_);
   std::optional<PhaseControl> phases_ ABSL_GUARDED_BY(mutex_);  // rules that squeeze
   uint64_t next_incarnation_ ABSL_GUARDED_BY(mutex_);
-  // By slot: the incarnation that is dealt to (0: none), and its last report.
-  std::vector<uint64_t> dealing_ ABSL_GUARDED_BY(mutex_);
+  LeadSlots slots_ ABSL_GUARDED_BY(mutex_);
+  // By slot: the last report.
   std::vector<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint64_t> examples_ ABSL_GUARDED_BY(mutex_);  // completed, by slot
   // By slot: why a worker with empty hands was dealt nothing when it last asked.
   std::vector<std::string> waiting_for_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::WorkerStatus> past_workers_ ABSL_GUARDED_BY(mutex_);

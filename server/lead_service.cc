@@ -20,8 +20,10 @@ grpc::ServerUnaryReactor* LeadService::Ask(grpc::CallbackServerContext* context,
   }
   const auto answer = [this, request, reply, method, reactor] {
     absl::StatusOr<Reply> answered = method(*lead_, *request);
-    if (answered.ok()) *reply = *std::move(answered);
-    reactor->Finish(ToGrpc(answered.status()));
+    // Nobody may build upon what the journal has not taken.
+    const absl::Status status = answered.ok() ? context_.shard.recorded() : answered.status();
+    if (status.ok()) *reply = *std::move(answered);
+    reactor->Finish(ToGrpc(status));
   };
   if (heavy) {
     context_.threads.Run(answer);

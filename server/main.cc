@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +32,8 @@ namespace {
 
 // If an end takes longer than this, it is forced.
 constexpr std::chrono::seconds kShutdownBound{25};
+// With a last checkpoint to be written.
+constexpr std::chrono::seconds kCheckpointBound{300};
 // A signal of our own to the main thread: the admin asked for the end.
 constexpr int kExitRequested = SIGUSR1;
 
@@ -105,12 +108,19 @@ int Main(int argc, char** argv) {
   app.add_option("--metrics-listen", metrics,
                  "Address of /metrics for Prometheus; port 0: any; empty: none")
       ->capture_default_str();
+  app.add_option("--health-listen", options.health_listen,
+                 "Answer gRPC health checks here as well, in plain text and without a token, as the "
+                 "probes of Kubernetes ask; port 0: any [none]");
   app.add_option("--ready-file", ready_file,
                  "Write address, metrics_address and pid to this file, as JSON, once listening");
   app.add_option("--record-arrivals", arrivals_file,
                  "Write the order in which events took effect to this file, a line an event, from "
                  "which the run can be recomputed")
       ->type_name("FILE");
+  app.add_option("--state-directory", options.state_directory,
+                 "Keep journal and checkpoints in this folder, of this server alone, and go on from what is "
+                 "there (the job's durability settings)")
+      ->type_name("DIR");
   app.add_option("--advertise", advertise,
                  "The address that others should use, where it is not the one bound");
   app.set_version_flag("--version", std::string(kVersion));
@@ -152,6 +162,16 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   const pthread_t main_thread = pthread_self();
   options.exit_requested = [main_thread] { pthread_kill(main_thread, kExitRequested); };
+  std::atomic<bool> failed{false};
+  options.failed = [&failed, main_thread](const absl::Status&) {
+    failed = true;
+    pthread_kill(main_thread, kExitRequested);
+  };
+
+  if (arrivals != nullptr && !options.state_directory.empty()) {
+    return Report(absl::InvalidArgumentError(
+        "--record-arrivals: a server with --state-directory has them in its journal; give one of the two"));
+  }
 
   absl::StatusOr<std::unique_ptr<ShardServer>> server = ShardServer::Start(options);
   if (!server.ok()) return Report(server.status());
@@ -172,15 +192,18 @@ int Main(int argc, char** argv) {
   int number = 0;
   sigwait(&signals, &number);
   LOG(INFO) << "ending: "
-            << (number == kExitRequested ? "asked to by the admin" : strsignal(number));
-  std::thread([] {
-    std::this_thread::sleep_for(kShutdownBound);
+            << (failed                     ? "its state cannot be kept"
+                : number == kExitRequested ? "asked to by the admin"
+                                           : strsignal(number));
+  std::thread([bound = options.state_directory.empty() ? kShutdownBound : kCheckpointBound] {
+    std::this_thread::sleep_for(bound);
     LOG(ERROR) << "the end has taken too long and is forced";
     _exit(kExitFailed);
   }).detach();
-  (*server)->Shutdown();
+  const absl::Status ended = (*server)->Shutdown();
+  if (!ended.ok()) LOG(ERROR) << ended.message();
   LOG(INFO) << "ended";
-  const int exit_code = number == SIGINT ? kExitInterrupted : kExitDone;
+  const int exit_code = failed || !ended.ok() ? kExitFailed : number == SIGINT ? kExitInterrupted : kExitDone;
   server->reset();
   return exit_code;
 }

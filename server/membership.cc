@@ -1,5 +1,7 @@
 #include "server/membership.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
@@ -53,6 +55,14 @@ absl::Status Membership::Join(uint32_t worker, uint64_t incarnation, const std::
   return absl::OkStatus();
 }
 
+void Membership::Restore(uint32_t worker, uint64_t incarnation, bool training, int64_t now) {
+  absl::MutexLock lock(&mutex_);
+  Slot& slot = *slots_[worker];
+  slot.last_seen.store(now);
+  slot.incarnation.store(incarnation, std::memory_order_release);
+  slot.state.store(training ? State::kTraining : State::kExpired);
+}
+
 absl::Status Membership::Touch(uint32_t worker, uint64_t incarnation, int64_t now) {
   if (absl::Status status = CheckKnown(worker, incarnation); !status.ok()) return status;
   Slot& slot = *slots_[worker];
@@ -93,10 +103,10 @@ std::vector<Membership::Member> Membership::ExpireSilent(int64_t now) {
   return expired;
 }
 
-std::optional<uint32_t> Membership::FreeSlot() const {
+std::optional<uint32_t> Membership::FreeSlot(uint32_t end) const {
   absl::MutexLock lock(&mutex_);
   std::optional<uint32_t> expired;
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
+  for (uint32_t i = 0; i < std::min<size_t>(end, slots_.size()); ++i) {
     const State state = slots_[i]->state.load();
     if (state == State::kFree || state == State::kLeft) return i;
     if (state == State::kExpired && !expired.has_value()) expired = i;

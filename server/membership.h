@@ -44,6 +44,10 @@ class Membership {
   absl::Status Join(uint32_t worker, uint64_t incarnation, const std::string& name,
                     const std::string& device, int64_t now);
 
+  // After a restart, before there are callers: what was known of a slot. `training`: a lease
+  // begins; else the worker counts as expired, and may come back.
+  void Restore(uint32_t worker, uint64_t incarnation, bool training, int64_t now);
+
   // Notes a message; an expired worker is training again. ABORTED: fenced;
   // FAILED_PRECONDITION: it has not joined, or left.
   absl::Status Touch(uint32_t worker, uint64_t incarnation, int64_t now);
@@ -57,7 +61,8 @@ class Membership {
   std::vector<Member> ExpireSilent(int64_t now);
 
   // The lowest slot that was never taken or was left, else the lowest expired one.
-  std::optional<uint32_t> FreeSlot() const;
+  // Of those below `end`.
+  std::optional<uint32_t> FreeSlot(uint32_t end = ~uint32_t{0}) const;
 
   uint32_t slots() const { return static_cast<uint32_t>(slots_.size()); }
   uint64_t incarnation(uint32_t worker) const { return slots_[worker]->incarnation.load(); }

@@ -6,6 +6,7 @@
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
+#include "server/durability.h"
 #include "server/monotonic_time.h"
 
 namespace foreshard {
@@ -132,6 +133,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
   }
   reply->set_shard(context_.shard.index());
   reply->set_server_incarnation(context_.incarnation);
+  reply->set_state_id(context_.durability == nullptr ? context_.incarnation : context_.durability->state_id());
   for (const uint32_t segment : context_.shard.MissingSegments()) {
     reply->add_missing_segments(segment);
   }
@@ -245,7 +247,7 @@ grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext
   call->reactor = context->DefaultReactor();
   grpc::ServerUnaryReactor* reactor = call->reactor;
   const uint64_t work_bytes = std::max(call->request.payload().bytes, call->cell->reply_bytes);
-  if (work_bytes <= kInlineBytes) {
+  if (work_bytes <= kInlineBytes && !WaitsForDisk()) {
     Serve(std::move(call));
   } else {
     context_.threads.Run([this, raw = call.release()] { Serve(std::unique_ptr<Call>(raw)); });
@@ -340,6 +342,10 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
   return absl::OkStatus();
 }
 
+bool ParameterService::WaitsForDisk() const {
+  return context_.durability != nullptr && context_.durability->slow();
+}
+
 void ParameterService::Serve(std::unique_ptr<Call> call) {
   const absl::Status status = Answer(*call);
   if (!status.ok() && call->pushes() && !absl::IsResourceExhausted(status)) {
@@ -376,6 +382,11 @@ absl::Status ParameterService::Answer(Call& call) {
   if (performed->round_closed) {
     context_.figures.metrics().round_duration_seconds->Observe(performed->round_seconds);
     for (RoundWaiter* waiter : performed->released) Resume(waiter);
+  }
+  // Nobody may build upon what the journal has not taken.
+  if (absl::Status recorded = context_.shard.recorded(); !recorded.ok()) {
+    if (buffer.has_value()) context_.buffers.Return(*buffer);
+    return recorded;
   }
   WriteReply(call, *performed, parameters, buffer.has_value() ? &*buffer : nullptr);
   return absl::OkStatus();
@@ -508,7 +519,7 @@ void ParameterService::Await(FetchReactor* reactor, Shard::Cell& cell) {
 // The round is closed: reads the parameters for a waiter.
 void ParameterService::Resume(RoundWaiter* waiter) {
   std::unique_ptr<Call> call = static_cast<FetchReactor*>(waiter)->TakeCall();
-  if (call->cell->reply_bytes <= kInlineBytes) return Serve(std::move(call));
+  if (call->cell->reply_bytes <= kInlineBytes && !WaitsForDisk()) return Serve(std::move(call));
   context_.threads.Run([this, raw = call.release()] { Serve(std::unique_ptr<Call>(raw)); });
 }
 

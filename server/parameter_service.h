@@ -60,6 +60,8 @@ class ParameterService final : public ParameterServiceBase {
   absl::Status SayHello(const v1::HelloRequest& request, v1::HelloReply* reply);
   absl::Status Identify(Call& call) const;
   absl::Status MakeEvent(Call& call) const;
+  // Whether a call may wait for the disk, which gRPC's own threads must not.
+  bool WaitsForDisk() const;
   void Serve(std::unique_ptr<Call> call);
   absl::Status Answer(Call& call);
   void WriteReply(Call& call, const Shard::Performed& performed, const Reply& parameters,

@@ -17,9 +17,9 @@ uint64_t MicrosecondsSinceEpoch() {
 }  // namespace
 
 ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
-                             uint32_t apply_thread_count)
+                             uint32_t apply_thread_count, uint64_t least_incarnation)
     : job(job_spec),
-      incarnation(MicrosecondsSinceEpoch()),
+      incarnation(std::max(MicrosecondsSinceEpoch(), least_incarnation)),
       started(MonotonicNanoseconds()),
       shard(job, shard_index, sink),
       members(job.training().max_workers(),

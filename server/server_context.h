@@ -14,9 +14,12 @@
 
 namespace foreshard {
 
+class Durability;
+
 struct ServerContext {
+  // `least_incarnation`: that of an earlier start is below it.
   ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
-                uint32_t apply_thread_count);
+                uint32_t apply_thread_count, uint64_t least_incarnation = 1);
 
   // What this server knows of a worker; the lead adds what it was told.
   v1::WorkerStatus Describe(const Membership::Member& member) const;
@@ -32,6 +35,8 @@ struct ServerContext {
   Membership members;
   Figures figures;
   ReplyBuffers buffers;
+  // Null without a state directory; set before there are calls.
+  Durability* durability = nullptr;
   std::atomic<bool> stopping{false};
   // Set by the parameter service before there are calls.
   std::function<void(RoundWaiter*)> resume;

@@ -68,6 +68,9 @@ absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_n
     absl::StatusOr<std::unique_ptr<Agreement>> made =
         MakeAgreement(contract, model, train_examples);
     if (!made.ok()) return made.status();
+    if (agreed_ != nullptr) {
+      if (absl::Status status = agreed_(**made); !status.ok()) return status;
+    }
     owned_ = std::move(*made);
     agreement_.store(owned_.get(), std::memory_order_release);
     LOG(INFO) << absl::StrFormat(
@@ -399,6 +402,37 @@ std::vector<RoundWaiter*> Shard::TakeWaiters(Cell& cell, int64_t now, bool all) 
 
 void Shard::Record(const Event& event) {
   if (sink_ != nullptr) sink_->Record(event);
+}
+
+uint64_t Shard::CloseCompleteRounds() {
+  uint64_t count = 0;
+  const Agreement* agreed = agreement();
+  if (agreed == nullptr) return count;
+  for (const auto& cell : agreed->cells) {
+    for (;;) {
+      Event closed = {.kind = EventKind::kRoundClosed, .segment = cell->plan->id};
+      {
+        absl::MutexLock lock(&cell->mutex);
+        if (!cell->synchronous || !cell->segment->RoundComplete()) break;
+        closed.argument = cell->segment->open_round();
+        closed.number = NextNumber();
+        cell->segment->Apply(closed, nullptr);
+      }
+      Record(closed);
+      ++count;
+    }
+  }
+  return count;
+}
+
+Shard::Snapshot Shard::TakeSnapshot(Cell& cell) const {
+  Snapshot snapshot;
+  absl::MutexLock lock(&cell.mutex);
+  const Segment& segment = *cell.segment;
+  snapshot.number = last_number();
+  snapshot.theta.assign(segment.theta().begin(), segment.theta().end());
+  snapshot.state = segment.Save();
+  return snapshot;
 }
 
 std::vector<uint32_t> Shard::MissingSegments() const {

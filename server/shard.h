@@ -10,8 +10,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -99,6 +101,10 @@ class Shard {
                      const v1::ModelSchema& model, uint64_t train_examples,
                      const std::string& job_text = "");
 
+  // Called by the Agree that settles all, before anybody else can see it; an error refuses the
+  // caller, and the next one is as the first. To be set before there are callers.
+  void set_agreed(std::function<absl::Status(const Agreement&)> agreed) { agreed_ = std::move(agreed); }
+
   // nullptr until the first Agree.
   const Agreement* agreement() const { return agreement_.load(std::memory_order_acquire); }
 
@@ -137,6 +143,24 @@ class Shard {
   // A number for an event that is not a segment's, and that must be recorded.
   uint64_t NextNumber() { return number_.fetch_add(1, std::memory_order_relaxed) + 1; }
   void Record(const Event& event);
+  // Not OK: what was recorded last may be lost, and nothing may be told of it.
+  absl::Status recorded() const { return sink_ == nullptr ? absl::OkStatus() : sink_->status(); }
+
+  // For recovery, before there are callers: events are numbered from `number` + 1 on.
+  void set_last_number(uint64_t number) { number_.store(number, std::memory_order_relaxed); }
+  // Every event that has taken effect has a number up to this one.
+  uint64_t last_number() const { return number_.load(std::memory_order_relaxed); }
+  // Closes rounds that are complete: what a server that was killed has not come to do.
+  // Returns how many.
+  uint64_t CloseCompleteRounds();
+
+  // A segment as it is at one moment, and the number of the last event that may be in it.
+  struct Snapshot {
+    uint64_t number = 0;
+    std::vector<float> theta;
+    std::string state;
+  };
+  Snapshot TakeSnapshot(Cell& cell) const;
 
   // Rules that squeeze: norm of the error over that of the momentum, over the shard, in the
   // newest measured round; else 0.
@@ -161,6 +185,7 @@ class Shard {
   EventSink* const sink_;
   const bool synchronous_;
   const uint64_t job_fingerprint_;
+  std::function<absl::Status(const Agreement&)> agreed_;
   absl::Mutex agree_mutex_;
   std::unique_ptr<Agreement> owned_ ABSL_GUARDED_BY(agree_mutex_);
   std::atomic<const Agreement*> agreement_{nullptr};

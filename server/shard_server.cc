@@ -17,6 +17,8 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/admin_service.h"
+#include "server/durability.h"
+#include "server/health_port.h"
 #include "server/lead.h"
 #include "server/lead_service.h"
 #include "server/monotonic_time.h"
@@ -29,17 +31,33 @@ constexpr std::chrono::seconds kShutdownDeadline{10};
 // What a message may have beside its numbers: its header, or the tensors of a schema.
 constexpr uint64_t kHeaderRoomBytes = 2 << 20;
 constexpr absl::Duration kLongestTick = absl::Seconds(1);
+// At least so many callers can wait for the disk at once, to share a sync.
+constexpr uint32_t kSyncingThreads = 16;
+
+uint32_t ApplyThreadsFor(const ShardServerOptions& options, const Durability* durability) {
+  if (durability == nullptr || !durability->slow()) return options.apply_threads;
+  return std::max({options.apply_threads, kSyncingThreads, std::thread::hardware_concurrency()});
+}
 
 class GrpcShardServer final : public ShardServer {
  public:
-  explicit GrpcShardServer(const ShardServerOptions& options)
-      : context_(options.job, options.shard, options.events, options.apply_threads),
+  GrpcShardServer(const ShardServerOptions& options, std::unique_ptr<Durability> durability)
+      : durability_(std::move(durability)),
+        context_(options.job, options.shard, durability_ == nullptr ? options.events : durability_.get(),
+                 ApplyThreadsFor(options, durability_.get()),
+                 durability_ == nullptr ? 1 : durability_->least_incarnation()),
         lead_(options.shard == 0 ? std::make_unique<Lead>(context_) : nullptr),
         parameters_(context_, lead_.get()),
         leading_(context_, lead_.get()),
-        admin_(context_, lead_.get(), options.exit_requested) {}
+        admin_(context_, lead_.get(), options.exit_requested) {
+    context_.durability = durability_.get();
+  }
 
-  ~GrpcShardServer() override { Shutdown(); }
+  ~GrpcShardServer() override { Shutdown().IgnoreError(); }
+
+  absl::Status Restore() {
+    return durability_ == nullptr ? absl::OkStatus() : durability_->Begin(&context_, lead_.get());
+  }
 
   absl::Status Listen(const ShardServerOptions& options) {
     grpc::EnableDefaultHealthCheckService(true);
@@ -62,7 +80,9 @@ class GrpcShardServer final : public ShardServer {
                        ": is the port taken, or the address not of this machine? Choose another "
                        "one, or port 0 for any that is free"));
     }
-    address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':') + 1), port);
+    address_ = WithPort(options.listen, port);
+    context_.figures.metrics().inflight_limit_bytes->Set(
+        static_cast<double>(context_.job.servers().inflight_bytes()));
     if (!options.metrics_listen.empty()) {
       auto metrics =
           MetricsEndpoint::Start(options.metrics_listen, context_.figures.metrics().registry);
@@ -71,18 +91,26 @@ class GrpcShardServer final : public ShardServer {
       metrics_address_ = metrics_->address();
       admin_.set_metrics_address(metrics_address_);
     }
+    if (!options.health_listen.empty()) {
+      auto health = HealthPort::Start(options.health_listen);
+      if (!health.ok()) return health.status();
+      health_ = *std::move(health);
+      health_address_ = health_->address();
+    }
     // The server as a whole, and each service by its name.
     server_->GetHealthCheckService()->SetServingStatus(true);
     for (const char* service : {v1::ParameterServer::service_full_name(), v1::Lead::service_full_name(),
                                 v1::Admin::service_full_name()}) {
       server_->GetHealthCheckService()->SetServingStatus(service, true);
     }
+    if (health_ != nullptr) health_->SetServing(true);
     sweeper_ = std::thread([this] { Sweep(); });
     return absl::OkStatus();
   }
 
   const std::string& address() const override { return address_; }
   const std::string& metrics_address() const override { return metrics_address_; }
+  const std::string& health_address() const override { return health_address_; }
   v1::StatusReply status() const override {
     v1::StatusReply reply;
     admin_.FillStatus(&reply);
@@ -101,13 +129,14 @@ class GrpcShardServer final : public ShardServer {
     return saved;
   }
 
-  void Shutdown() override {
+  absl::Status Shutdown() override {
     {
       absl::MutexLock lock(&mutex_);
-      if (closing_) return;
+      if (closing_) return absl::OkStatus();
       closing_ = true;
     }
     if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(false);
+    if (health_ != nullptr) health_->SetServing(false);
     context_.stopping = true;
     if (sweeper_.joinable()) sweeper_.join();
     parameters_.AnswerWaiters(true, "");
@@ -115,6 +144,8 @@ class GrpcShardServer final : public ShardServer {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownDeadline);
       server_->Wait();
     }
+    // Nobody changes anything any more.
+    return durability_ == nullptr ? absl::OkStatus() : durability_->Finish();
   }
 
  private:
@@ -142,6 +173,7 @@ class GrpcShardServer final : public ShardServer {
       metrics.workers_expired->Set(context_.members.Count(State::kExpired));
       metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
       metrics.server_error_ratio->Set(context_.shard.ErrorRatio());
+      if (durability_ != nullptr) durability_->UpdateMetrics(&metrics);
       const std::string lost = LostMember(now);
       if (!lost.empty() && lead_ != nullptr) lead_->Stop(lost);
       parameters_.AnswerWaiters(false, lost);
@@ -177,13 +209,15 @@ class GrpcShardServer final : public ShardServer {
     return "";
   }
 
+  const std::unique_ptr<Durability> durability_;
   ServerContext context_;
   std::unique_ptr<Lead> lead_;
   ParameterService parameters_;
   LeadService leading_;
   AdminService admin_;
   std::unique_ptr<MetricsEndpoint> metrics_;
-  std::string address_, metrics_address_;
+  std::unique_ptr<HealthPort> health_;
+  std::string address_, metrics_address_, health_address_;
   absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread sweeper_;
@@ -208,7 +242,18 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(
       return status;
     }
   }
-  auto server = std::make_unique<GrpcShardServer>(options);
+  std::unique_ptr<Durability> durability;
+  if (!options.state_directory.empty()) {
+    auto opened = Durability::Open({.folder = options.state_directory,
+                                    .shard = options.shard,
+                                    .also = options.events,
+                                    .failed = options.failed},
+                                   options.job);
+    if (!opened.ok()) return opened.status();
+    durability = *std::move(opened);
+  }
+  auto server = std::make_unique<GrpcShardServer>(options, std::move(durability));
+  if (absl::Status status = server->Restore(); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   return std::unique_ptr<ShardServer>(std::move(server));
 }

@@ -27,7 +27,16 @@ struct ShardServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0: any that is free
   Credentials credentials;             // of all calls; also where it may listen
   std::string metrics_listen;          // empty: no metrics endpoint
+  // A port more, for gRPC health checks alone, in plain text and without a token, as the probes
+  // of Kubernetes speak it; empty: none.
+  std::string health_listen;
   EventSink* events = nullptr;         // outlives the server; may be null
+  // Where journal and checkpoints lie (server/durability.h); what is there is gone on with.
+  // Empty: nothing is kept.
+  std::string state_directory;
+  // Called once when the server must end because its journal has failed; must not block. May
+  // be empty.
+  std::function<void(const absl::Status&)> failed;
   uint32_t apply_threads = 0;          // 0: as many as there are cores
   // Called when the admin asks the process to end; must not block. May be empty.
   std::function<void()> exit_requested;
@@ -36,7 +45,8 @@ struct ShardServerOptions {
 class ShardServer {
  public:
   // INVALID_ARGUMENT: a shard the job does not have, an address that may not be
-  // bound. UNAVAILABLE: a port that is taken.
+  // bound. UNAVAILABLE: a port that is taken. With a state directory also the errors of
+  // Durability::Open and Begin. It listens when it has its state.
   static absl::StatusOr<std::unique_ptr<ShardServer>> Start(const ShardServerOptions& options);
   virtual ~ShardServer() = default;
 
@@ -44,6 +54,8 @@ class ShardServer {
   virtual const std::string& address() const = 0;
   // Empty without a metrics endpoint.
   virtual const std::string& metrics_address() const = 0;
+  // Empty without a health port.
+  virtual const std::string& health_address() const = 0;
   // What the admin RPC answers.
   virtual v1::StatusReply status() const = 0;
   // Payload buffers ever allocated for replies: does not grow in a steady state.
@@ -53,9 +65,10 @@ class ShardServer {
   // under its own lock.
   virtual std::vector<std::string> SaveSegments() const = 0;
 
-  // Stops taking calls, answers those in flight (at most 10 s), ends. Calling it
-  // again does nothing. The destructor calls it.
-  virtual void Shutdown() = 0;
+  // Stops taking calls, answers those in flight (at most 10 s), writes a last checkpoint, ends.
+  // Calling it again does nothing. The destructor calls it. An error: of the checkpoint or
+  // the journal.
+  virtual absl::Status Shutdown() = 0;
 };
 
 }  // namespace foreshard

@@ -11,14 +11,6 @@
 namespace foreshard {
 namespace {
 
-template <typename Request, typename Reply>
-struct Call {
-  grpc::ClientContext context;
-  Request request;
-  Reply reply;
-  grpc::Status status;
-};
-
 std::chrono::system_clock::time_point Deadline(absl::Duration timeout) {
   return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
 }
@@ -30,6 +22,16 @@ AdminClient::AdminClient(std::vector<std::string> addresses, Credentials credent
   for (const std::string& address : addresses_) {
     stubs_.push_back(v1::Admin::NewStub(MakeChannel(address, credentials_)));
   }
+}
+
+absl::StatusOr<std::unique_ptr<AdminClient>> AdminClient::Connect(const std::string& servers,
+                                                                  const CredentialFlags& credentials) {
+  absl::StatusOr<std::vector<std::string>> addresses = ParseAddresses(servers);
+  if (!addresses.ok()) return addresses.status();
+  absl::StatusOr<Credentials> loaded = credentials.Load(TlsSide::kClient);
+  if (!loaded.ok()) return loaded.status();
+  if (absl::Status calls = loaded->CheckCall(*addresses); !calls.ok()) return calls;
+  return std::make_unique<AdminClient>(*std::move(addresses), *std::move(loaded));
 }
 
 absl::Status AdminClient::Named(size_t server, const grpc::Status& status) const {
@@ -53,19 +55,24 @@ absl::Status AdminClient::Named(size_t server, const grpc::Status& status) const
                       absl::StrCat("server ", address, ": ", plain.message(), remedy));
 }
 
-std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Duration timeout) {
-  std::vector<Call<v1::StatusRequest, v1::StatusReply>> calls(stubs_.size());
+template <typename Reply, typename Request, typename Start>
+std::vector<absl::StatusOr<Reply>> AdminClient::AskAll(const Request& request, absl::Duration timeout, Start start) {
+  struct Call {
+    grpc::ClientContext context;
+    Reply reply;
+    grpc::Status status;
+  };
+  std::vector<Call> calls(stubs_.size());
   const auto pending = std::make_shared<PendingCalls>(stubs_.size());
   for (size_t i = 0; i < stubs_.size(); ++i) {
-    auto& call = calls[i];
+    Call& call = calls[i];
     call.context.set_deadline(Deadline(timeout));
-    stubs_[i]->async()->GetStatus(&call.context, &call.request, &call.reply,
-                                  [&call, pending](const grpc::Status& status) {
-                                    pending->Done([&] { call.status = status; });
-                                  });
+    start(stubs_[i]->async(), &call.context, &request, &call.reply, [&call, pending](const grpc::Status& status) {
+      pending->Done([&] { call.status = status; });
+    });
   }
   pending->Wait();
-  std::vector<absl::StatusOr<v1::StatusReply>> replies;
+  std::vector<absl::StatusOr<Reply>> replies;
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].status.ok()) {
       replies.emplace_back(std::move(calls[i].reply));
@@ -76,23 +83,26 @@ std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Durati
   return replies;
 }
 
+std::vector<absl::StatusOr<v1::StatusReply>> AdminClient::GetStatus(absl::Duration timeout) {
+  return AskAll<v1::StatusReply>(v1::StatusRequest(), timeout,
+                                 [](auto* server, auto&&... call) { server->GetStatus(call...); });
+}
+
+std::vector<absl::StatusOr<v1::CheckpointReply>> AdminClient::Checkpoint(absl::Duration timeout) {
+  return AskAll<v1::CheckpointReply>(v1::CheckpointRequest(), timeout,
+                                     [](auto* server, auto&&... call) { server->Checkpoint(call...); });
+}
+
 std::vector<absl::Status> AdminClient::Stop(const std::string& reason, bool exit_process,
                                             absl::Duration timeout) {
-  std::vector<Call<v1::StopRequest, v1::StopReply>> calls(stubs_.size());
-  const auto pending = std::make_shared<PendingCalls>(stubs_.size());
-  for (size_t i = 0; i < stubs_.size(); ++i) {
-    auto& call = calls[i];
-    call.context.set_deadline(Deadline(timeout));
-    call.request.set_reason(reason);
-    call.request.set_exit_process(exit_process);
-    stubs_[i]->async()->Stop(&call.context, &call.request, &call.reply,
-                             [&call, pending](const grpc::Status& status) {
-                               pending->Done([&] { call.status = status; });
-                             });
-  }
-  pending->Wait();
+  v1::StopRequest request;
+  request.set_reason(reason);
+  request.set_exit_process(exit_process);
   std::vector<absl::Status> statuses;
-  for (size_t i = 0; i < calls.size(); ++i) statuses.push_back(Named(i, calls[i].status));
+  for (const auto& reply : AskAll<v1::StopReply>(
+           request, timeout, [](auto* server, auto&&... call) { server->Stop(call...); })) {
+    statuses.push_back(reply.status());
+  }
   return statuses;
 }
 

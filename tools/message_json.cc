@@ -78,4 +78,8 @@ ordered_json MessageToJson(const Message& message) {
   return json;
 }
 
+std::string JsonText(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
+}
+
 }  // namespace foreshard

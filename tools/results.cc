@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/files.h"
+#include "tools/message_json.h"
 #include "tools/json_number.h"
 #include "tools/report.h"
 
@@ -146,9 +147,7 @@ ordered_json ResultsJson(const v1::JobSpec& job, const RunOutcome& outcome,
 absl::Status WriteResults(const std::string& folder, const v1::JobSpec& job,
                           const RunOutcome& outcome, const History& history) {
   const ordered_json json = ResultsJson(job, outcome, history);
-  // Names and reasons may hold bytes that are no UTF-8; they must not end the run.
-  const std::string text =
-      json.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
+  const std::string text = JsonText(json);
   if (absl::Status status = WriteFileAtomically(absl::StrCat(folder, "/results.json"), text);
       !status.ok()) {
     return status;

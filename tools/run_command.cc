@@ -33,6 +33,7 @@ struct RunFlags {
   bool record = false;
   bool no_evaluator = false;
   std::string results;
+  std::string state_directory;
   std::string device = "auto";
   CredentialFlags credentials;
 };
@@ -97,6 +98,12 @@ int Run(const RunFlags& flags) {
   }
   options.pace = flags.pace;
   options.record = flags.record;
+  options.state_directory = flags.state_directory;
+  if (options.record && !options.state_directory.empty()) {
+    return Fail("run", absl::InvalidArgumentError(
+                           "--record: with --state-directory the servers' journals have the order of what "
+                           "they did; give one of the two"));
+  }
   options.folder = flags.results;
   if (options.folder.empty()) {
     options.folder = absl::StrCat(
@@ -144,6 +151,10 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
   run->add_flag("--record", flags->record,
                 "Leave DIR/batches.csv, what each batch took, and DIR/arrivals-SHARD.csv, the order "
                 "of what each server did");
+  run->add_option("--state-directory", flags->state_directory,
+                  "Keep journal and checkpoints of the servers in this folder, and go on from what an "
+                  "earlier run of the job has left there")
+      ->type_name("DIR");
   run->add_flag("--no-evaluator", flags->no_evaluator, "Train without evaluating");
   run->add_option("--results", flags->results,
                   "Folder for results, report and logs (default: results/JOB-TIME)")

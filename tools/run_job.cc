@@ -1,5 +1,6 @@
 #include "tools/run_job.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,8 @@ constexpr absl::Duration kFinalEvaluation = absl::Minutes(10);
 // How long workers may take to leave, and servers to end, before they are killed.
 constexpr absl::Duration kGrace = absl::Seconds(10);
 constexpr absl::Duration kInterruptGrace = absl::Seconds(5);
+// And servers that write a last checkpoint.
+constexpr absl::Duration kCheckpointGrace = absl::Minutes(2);
 // How long after one server others that were stopped with it may end.
 constexpr absl::Duration kOthersToo = absl::Seconds(5);
 // What foreshard-worker --slowdown takes at most.
@@ -122,6 +125,9 @@ class Launcher {
       unlink(absl::StrCat(options_.folder, "/", name).c_str());
     }
     RemoveRecords(options_.folder);
+    if (!options_.state_directory.empty()) {
+      if (absl::Status status = PrepareFolder(options_.state_directory); !status.ok()) return status;
+    }
     return WriteFileAtomically(absl::StrCat(options_.folder, "/job.textproto"),
                                PrintJobSpec(job_));
   }
@@ -133,6 +139,10 @@ class Launcher {
       if (options_.record) {
         arguments.push_back(
             absl::StrCat("--record-arrivals=", ArrivalsPath(options_.folder, shard)));
+      }
+      if (!options_.state_directory.empty()) {
+        arguments.push_back(
+            absl::StrCat("--state-directory=", options_.state_directory, "/shard-", shard));
       }
       if (absl::Status status = fleet_.StartServer(shard, arguments); !status.ok()) return status;
     }
@@ -237,7 +247,13 @@ class Launcher {
     const absl::Duration grace = orderly ? kGrace : kInterruptGrace;
     const int interrupts = interrupt_.count();
     const auto give_up = [&] { return interrupt_.count() > std::max(1, interrupts); };
-    if (!orderly && admin_.has_value() && fleet_.Running(Role::kServer) > 0) {
+    // A job whose state is kept is not stopped, which would be for good: the next run goes on.
+    const bool goes_on = !orderly && !options_.state_directory.empty();
+    if (goes_on) {
+      for (const Role role : {Role::kEvaluator, Role::kWorker}) {
+        fleet_.Terminate(role, give_up() ? absl::ZeroDuration() : kInterruptGrace);
+      }
+    } else if (!orderly && admin_.has_value() && fleet_.Running(Role::kServer) > 0) {
       // Answers of servers that are gone do not matter here.
       admin_->Stop(outcome_.ended, /*exit_process=*/false, kStatusTimeout);
       if (fleet_.Running(Role::kServer) < options_.servers) {
@@ -255,7 +271,14 @@ class Launcher {
     }
     fleet_.Terminate(Role::kWorker, absl::Seconds(give_up() ? 0 : 1));
     fleet_.Terminate(Role::kEvaluator, absl::Seconds(give_up() ? 0 : 1));
-    if (admin_.has_value() && fleet_.Running(Role::kServer) > 0) {
+    if (goes_on) {
+      for (const Child& child : fleet_.children()) {
+        if (child.role == Role::kServer) child.process->Signal(SIGTERM);
+      }
+      fleet_.WaitForExits(Role::kServer, kCheckpointGrace, give_up);
+      display_.Notice(absl::StrCat("what the servers know is kept in ", options_.state_directory,
+                                   ": run the job again with it to go on"));
+    } else if (admin_.has_value() && fleet_.Running(Role::kServer) > 0) {
       admin_->Stop(outcome_.ended, /*exit_process=*/true, kStatusTimeout);
       fleet_.WaitForExits(Role::kServer, grace, give_up);
     }

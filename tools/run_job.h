@@ -25,6 +25,9 @@ struct RunOptions {
   bool evaluator = true;
   std::string pace;     // trace that all workers follow; empty: none
   bool record = false;  // leaves batches.csv and arrivals-SHARD.csv in the folder
+  // Each server keeps its state in a folder of it, shard-0 and so on, and goes on from what is
+  // there; empty: nothing is kept.
+  std::string state_directory;
   std::string device = "auto";
   CredentialFlags credentials;  // all programs' alike
 };

@@ -26,39 +26,17 @@ struct StatusFlags {
   double timeout_seconds = 5;
 };
 
-// {"servers": [each a StatusReply with its address, or {"address", "error"}]}.
-nlohmann::ordered_json AsJson(const std::vector<std::string>& addresses,
-                              const std::vector<absl::StatusOr<v1::StatusReply>>& replies) {
-  nlohmann::ordered_json servers = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < replies.size(); ++i) {
-    nlohmann::ordered_json server = {{"address", addresses[i]}};
-    if (replies[i].ok()) {
-      server.update(MessageToJson(*replies[i]));
-    } else {
-      server["error"] = std::string(replies[i].status().message());
-    }
-    servers.push_back(std::move(server));
-  }
-  return {{"servers", std::move(servers)}};
-}
-
 int Status(const StatusFlags& flags) {
-  absl::StatusOr<std::vector<std::string>> addresses = ParseAddresses(flags.servers);
-  if (!addresses.ok()) return Fail("status", addresses.status());
-  const absl::StatusOr<Credentials> credentials = flags.credentials.Load(TlsSide::kClient);
-  if (!credentials.ok()) return Fail("status", credentials.status());
-  if (absl::Status calls = credentials->CheckCall(*addresses); !calls.ok()) {
-    return Fail("status", calls);
-  }
-  AdminClient admin(*addresses, *credentials);
+  const absl::StatusOr<std::unique_ptr<AdminClient>> connected = AdminClient::Connect(flags.servers, flags.credentials);
+  if (!connected.ok()) return Fail("status", connected.status());
+  AdminClient& admin = **connected;
+  const std::vector<std::string>& addresses = admin.addresses();
   const std::vector<absl::StatusOr<v1::StatusReply>> replies =
       admin.GetStatus(absl::Seconds(flags.timeout_seconds));
   if (flags.json) {
-    std::printf("%s\n", AsJson(*addresses, replies)
-                            .dump(2, ' ', false, nlohmann::detail::error_handler_t::replace)
-                            .c_str());
+    std::printf("%s", JsonText(ServersJson(addresses, replies)).c_str());
   } else {
-    std::printf("%s", StatusText(*addresses, replies).c_str());
+    std::printf("%s", StatusText(addresses, replies).c_str());
   }
   std::fflush(stdout);
   int exit_code = kExitDone;

@@ -42,14 +42,10 @@ int WorkersTraining(AdminClient& admin, absl::Duration timeout) {
 }
 
 int Stop(const StopFlags& flags) {
-  absl::StatusOr<std::vector<std::string>> addresses = ParseAddresses(flags.servers);
-  if (!addresses.ok()) return Fail("stop", addresses.status());
-  const absl::StatusOr<Credentials> credentials = flags.credentials.Load(TlsSide::kClient);
-  if (!credentials.ok()) return Fail("stop", credentials.status());
-  if (absl::Status calls = credentials->CheckCall(*addresses); !calls.ok()) {
-    return Fail("stop", calls);
-  }
-  AdminClient admin(*addresses, *credentials);
+  const absl::StatusOr<std::unique_ptr<AdminClient>> connected = AdminClient::Connect(flags.servers, flags.credentials);
+  if (!connected.ok()) return Fail("stop", connected.status());
+  AdminClient& admin = **connected;
+  const std::vector<std::string>& addresses = admin.addresses();
   const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
 
   // First the job, so that workers hear of it from the lead; then the processes.
@@ -72,10 +68,10 @@ int Stop(const StopFlags& flags) {
   const std::vector<absl::Status> ended = admin.Stop(flags.reason, true, timeout);
   for (size_t i = 0; i < ended.size(); ++i) {
     if (ended[i].ok()) {
-      std::printf("server %s is ending\n", (*addresses)[i].c_str());
+      std::printf("server %s is ending\n", addresses[i].c_str());
     } else if (exit_code == kExitDone && absl::IsUnavailable(ended[i])) {
       // It took the first word, so whoever started it has ended it meanwhile.
-      std::printf("server %s has ended\n", (*addresses)[i].c_str());
+      std::printf("server %s has ended\n", addresses[i].c_str());
     } else if (exit_code == kExitDone) {
       Fail("stop", ended[i]);
       exit_code = kExitFailed;

@@ -167,8 +167,7 @@ void ExchangeCalls::Finished(Call* call) {
     if (status.code() == absl::StatusCode::kDataLoss && ++call->damaged <= kDamagedMessages) {
       return Retry(call, status);
     }
-    End(handler_->Refused(call->out.token, AtServer(patience_[shard].server(), status)));
-    return Drop(call);
+    return Refused(call, AtServer(patience_[shard].server(), status));
   }
   auto follow_up = handler_->Received(call->out.token, call->reply);
   if (!follow_up.ok()) {
@@ -176,6 +175,8 @@ void ExchangeCalls::Finished(Call* call) {
     return Drop(call);
   }
   switch (follow_up->what) {
+    case FollowUp::What::kRestarted:
+      return Refused(call, AtServer(patience_[shard].server(), follow_up->reason));
     case FollowUp::What::kNone:
       patience_[shard].Succeeded();
       return Drop(call);
@@ -191,6 +192,13 @@ void ExchangeCalls::Finished(Call* call) {
       }
       return Retry(call, follow_up->reason);
   }
+}
+
+void ExchangeCalls::Refused(Call* call, const absl::Status& refusal) {
+  const absl::Status end = handler_->Refused(call->out.token, refusal);
+  if (end.ok()) return Retry(call, refusal);
+  End(end);
+  Drop(call);
 }
 
 void ExchangeCalls::Retry(Call* call, const absl::Status& failure) {

@@ -43,10 +43,11 @@ struct Outgoing {
 
 // What becomes of a call after its reply was read.
 struct FollowUp {
-  enum class What { kNone, kSend, kAgain };
+  enum class What { kNone, kSend, kAgain, kRestarted };
   What what = What::kNone;
   grpc::ByteBuffer message;  // kSend: goes out in the same place of the window
-  // kAgain: the same message once more, after a back-off, because of this.
+  // kAgain: the same message once more, after a back-off, because of this. kRestarted: the server
+  // was started again; the same message once more if Refused allows it.
   absl::Status reason;
 };
 
@@ -58,7 +59,8 @@ class ExchangeHandler {
   virtual std::optional<Outgoing> Next(const std::vector<bool>& room) = 0;
   // A reply. An error ends everything.
   virtual absl::StatusOr<FollowUp> Received(uint32_t token, const grpc::ByteBuffer& reply) = 0;
-  // A server refused a message: the error to end with.
+  // A server refused a message, or its answer was not read because the server is another one
+  // now: the error to end with; OK: it is to be sent again, as it was.
   virtual absl::Status Refused(uint32_t token, const absl::Status& refusal) = 0;
   // Once, at the end: no call is outstanding any more and none will be made.
   virtual void Failed(const absl::Status& status) = 0;
@@ -94,6 +96,7 @@ class ExchangeCalls {
   bool SendOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Issue(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finished(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refused(Call* call, const absl::Status& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retry(Call* call, const absl::Status& failure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void IssueDue(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckStop(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

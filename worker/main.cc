@@ -31,6 +31,7 @@
 #include "common/net/version.h"
 #include "glog/logging.h"
 #include "kernels/device.h"
+#include "worker/acknowledged_record.h"
 #include "worker/batch_times.h"
 #include "worker/evaluator.h"
 #include "worker/gradient.h"
@@ -54,6 +55,7 @@ struct Flags {
   std::optional<uint32_t> slot;
   double slowdown = 1;
   BatchTimesOptions times;
+  std::string record_acknowledged;
   std::string metrics_listen;
   std::string ready_file;
   std::string data_directory;
@@ -111,6 +113,7 @@ struct Setup {
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::string metrics_address;
   std::unique_ptr<BatchTimes> times;
+  std::unique_ptr<AcknowledgedRecord> acknowledged;  // null: none is kept
 };
 
 absl::Status Prepare(const Flags& flags, Setup* setup) {
@@ -133,6 +136,11 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   auto times = BatchTimes::Open(flags.times);
   if (!times.ok()) return times.status();
   setup->times = *std::move(times);
+  if (!flags.record_acknowledged.empty()) {
+    auto record = AcknowledgedRecord::Open(flags.record_acknowledged);
+    if (!record.ok()) return record.status();
+    setup->acknowledged = *std::move(record);
+  }
   if (setup->servers.size() != setup->job.servers().shards()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--servers: ", setup->servers.size(), " addresses for a job with servers.shards: ",
@@ -224,6 +232,10 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
     lead->Completed(push.ticket, push.earlier);
     progress.Acknowledged(push);
   };
+  if (setup.acknowledged != nullptr) {
+    setup.acknowledged->SetIncarnation((*lead)->incarnation());
+    options.answered = [record = setup.acknowledged.get()](const SegmentAnswer& answer) { record->Note(answer); };
+  }
   const auto train = [&]() -> absl::Status {
     // Messages point into the memory of these, so they outlive the client.
     GradientComputer computer(MakeGradientOptions(setup.job), setup.model.get(),
@@ -343,6 +355,10 @@ int Main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_option("--record-batches", flags.times.record,
                  "Write what each step takes to this file, as such a trace")
+      ->type_name("FILE");
+  app.add_option("--record-acknowledged", flags.record_acknowledged,
+                 "Write what servers have acknowledged to this file: lines "
+                 "segment,incarnation,sequence,ticket,version,result")
       ->type_name("FILE");
   app.add_option("--metrics-listen", flags.metrics_listen,
                  "Serve Prometheus metrics here, host:port; port 0 takes a free one [off]");

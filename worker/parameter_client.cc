@@ -11,7 +11,6 @@
 #include "common/core/catalogue.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
-#include "foreshard/v1/admin.grpc.pb.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "glog/logging.h"
 #include "kernels/codecs/codec.h"
@@ -27,7 +26,6 @@ namespace {
 // another would cost more.
 constexpr uint64_t kInlineBytes = 64 << 10;
 constexpr absl::Duration kAskAgain = absl::Milliseconds(200);
-constexpr std::chrono::seconds kProbeDeadline{3};
 constexpr std::chrono::seconds kViewDeadline{3};
 // Between two questions whether all workers' momentum is there, and until it is said
 // that it is not.
@@ -70,6 +68,7 @@ class ServersClient : public ParameterClient {
                              options_.credentials.Explainer(options_.servers[shard]));
     }
     incarnations_.resize(channels_.size());
+    state_ids_.resize(channels_.size());
     missing_.resize(channels_.size());
     if (RepairsSteps(options_)) steps_ = options_.schedule.Steps();
   }
@@ -87,7 +86,7 @@ class ServersClient : public ParameterClient {
       if (const absl::Status said = Hello(shard); !said.ok()) return said;
     }
     exchange_ = std::make_unique<SegmentExchange>(
-        options_, incarnations_, [this](uint32_t shard) { return CheckNotRestarted(shard); });
+        options_, incarnations_, [this](uint32_t shard) { return WhoAnswers(shard); });
     calls_ = std::make_unique<ExchangeCalls>(
         ExchangeCalls::Options{.channels = channels_,
                                .addresses = options_.servers,
@@ -264,45 +263,50 @@ class ServersClient : public ParameterClient {
   bool Stopped() const { return options_.stop != nullptr && options_.stop->load(); }
 
   absl::Status Hello(uint32_t shard) {
+    const absl::StatusOr<v1::HelloReply> reply = SayHelloTo(shard, &patience_[shard]);
+    if (!reply.ok()) return reply.status();
+    incarnations_[shard] = reply->server_incarnation();
+    state_ids_[shard] = reply->state_id();
+    missing_[shard].assign(reply->missing_segments().begin(), reply->missing_segments().end());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::HelloReply> SayHelloTo(uint32_t shard, Patience* patience) const {
     const auto stub = v1::ParameterServer::NewStub(channels_[shard]);
     v1::HelloReply reply;
-    const absl::Status status =
-        CallPatiently(
-        patience_[shard], Limit(), [this] { return Stopped(); },
-        [&](grpc::ClientContext& context) {
-          return stub->Hello(&context, options_.hello, &reply);
-        });
+    const absl::Status status = CallPatiently(
+        *patience, Limit(), [this] { return Stopped(); },
+        [&](grpc::ClientContext& context) { return stub->Hello(&context, options_.hello, &reply); });
     if (!status.ok()) return status;
     if (reply.shard() != shard) {
       return absl::FailedPreconditionError(
-          absl::StrCat(patience_[shard].server(), " serves shard ", reply.shard(), ", not ", shard,
+          absl::StrCat(patience->server(), " serves shard ", reply.shard(), ", not ", shard,
                        ": give the servers' addresses in the order of their shards"));
     }
     for (const uint32_t id : reply.missing_segments()) {
       if (id >= options_.plan.segments().size() || options_.plan.segments()[id].shard != shard) {
         return absl::InternalError(
-            absl::StrCat(patience_[shard].server(), " asks for segment ", id, ", which is not its"));
+            absl::StrCat(patience->server(), " asks for segment ", id, ", which is not its"));
       }
     }
-    incarnations_[shard] = reply.server_incarnation();
-    missing_[shard].assign(reply.missing_segments().begin(), reply.missing_segments().end());
-    return absl::OkStatus();
+    return reply;
   }
 
-  // On the I/O thread, after a refusal.
-  absl::Status CheckNotRestarted(uint32_t shard) const {
-    const auto stub = v1::Admin::NewStub(channels_[shard]);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kProbeDeadline);
-    v1::StatusReply reply;
-    if (!stub->GetStatus(&context, {}, &reply).ok() ||
-        reply.server_incarnation() == incarnations_[shard]) {
-      return absl::OkStatus();
+  // On the I/O thread, after a refusal: says hello again, should the server be another one now.
+  absl::StatusOr<uint64_t> WhoAnswers(uint32_t shard) const {
+    Patience patience(ServerName(shard, options_.servers[shard]), Limit());
+    const absl::StatusOr<v1::HelloReply> reply = SayHelloTo(shard, &patience);
+    if (!reply.ok()) return reply.status();
+    const uint64_t now = reply->server_incarnation();
+    if (now == incarnations_[shard]) return now;
+    if (reply->state_id() != state_ids_[shard]) {
+      return absl::UnavailableError(
+          absl::StrCat(patience.server(), " was started again (incarnation ", incarnations_[shard],
+                       " before, now ", now, ") and has lost what it knew; start the job anew"));
     }
-    return absl::UnavailableError(absl::StrCat(
-        patience_[shard].server(), " was started again (incarnation ", incarnations_[shard],
-        " before, now ", reply.server_incarnation(),
-        ") and has lost what it knew; start the job anew"));
+    LOG(WARNING) << patience.server() << " was started again and has its state: going on (incarnation "
+                 << incarnations_[shard] << " at first, now " << now << ")";
+    return now;
   }
 
   void Run(SegmentExchange::Operation operation) {
@@ -320,7 +324,8 @@ class ServersClient : public ParameterClient {
   const ParameterClientOptions options_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<Patience> patience_;
-  std::vector<uint64_t> incarnations_;
+  // As of the first hello.
+  std::vector<uint64_t> incarnations_, state_ids_;
   std::vector<std::vector<uint32_t>> missing_;
   StatisticsAverage statistics_;
   std::vector<uint64_t> steps_;  // of the rate, for rules with a worker half

@@ -61,6 +61,17 @@ struct PushFigures {
   std::optional<RoundSums> round;  // rules that squeeze: where the push's round was measured
 };
 
+// A segment's first answer to a push or skip: from then on the server has it for good.
+struct SegmentAnswer {
+  uint32_t segment = 0;
+  uint64_t sequence = 0;
+  uint64_t ticket = 0;
+  uint64_t version = 0;  // of the segment, as the server said with it
+  // "applied", "duplicate", "discarded", "skipped", "late", or "pending": noted for a round. The
+  // name of a v1::ReplyHeader::Result, in small letters.
+  std::string result;
+};
+
 // Bytes of whole messages since the start; uncompressed: 4 bytes an element.
 struct Traffic {
   uint64_t push_bytes = 0, push_uncompressed_bytes = 0;  // trainable segments' pushes
@@ -96,6 +107,8 @@ struct ParameterClientOptions {
   // Called on the client's thread when every segment has acknowledged a push. May
   // be empty; must not call the client.
   std::function<void(const PushFigures&)> acknowledged;
+  // The same, for each segment of a push or skip by itself, once. May be empty.
+  std::function<void(const SegmentAnswer&)> answered;
 };
 
 // Whether the rule keeps momentum at the worker and the learning rate jumps.

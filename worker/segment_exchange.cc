@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
@@ -25,15 +26,15 @@ absl::Status Damaged(uint32_t segment, const absl::Status& what) {
 
 SegmentExchange::SegmentExchange(const ParameterClientOptions& options,
                                  std::vector<uint64_t> server_incarnations,
-                                 std::function<absl::Status(uint32_t)> restarted)
+                                 std::function<absl::StatusOr<uint64_t>(uint32_t)> who_answers)
     : options_(options),
-      server_incarnations_(std::move(server_incarnations)),
-      restarted_(std::move(restarted)),
+      who_answers_(std::move(who_answers)),
       codecs_(options.codec_settings),
       plain_(FindCodec(CodecId::kNone)),
       reply_codec_(codecs_.Find(options.reply_codec)),
       parameters_(options.schema.elements()),
       encoder_(MakeEncoderOptions(options)),
+      server_incarnations_(std::move(server_incarnations)),
       queued_(options.servers.size()) {
   for (const SegmentPlan& plan : options.plan.segments()) {
     segments_.push_back({.plan = &plan});
@@ -141,6 +142,7 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
   SegmentState& segment = segments_[id];
   const v1::ExchangeHeader::Kind kind = operation_.kind;
   if (kind == v1::ExchangeHeader::PUSH || kind == v1::ExchangeHeader::SKIP) ++segment.sequence;
+  segment.sent_to = server_incarnations_[segment.plan->shard];
   v1::ExchangeHeader header = Header(segment, kind);
   std::vector<grpc::Slice> payload;
   if (HasPayload(segment)) {
@@ -234,15 +236,17 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
   const v1::ReplyHeader& header = parsed->header();
   const uint32_t shard = segment.plan->shard;
   if (header.server_incarnation() != server_incarnations_[shard]) {
-    return absl::UnavailableError(absl::StrCat(
-        "it was started again (incarnation ", server_incarnations_[shard], " before, now ",
-        header.server_incarnation(), ") and has lost what it knew; start the job anew"));
+    return FollowUp{.what = FollowUp::What::kRestarted,
+                    .reason = absl::UnavailableError(absl::StrCat(
+                        "it was started again (incarnation ", server_incarnations_[shard], " before, now ",
+                        header.server_incarnation(), ")"))};
   }
   if (header.segment() != token) {
     return absl::InternalError(
         absl::StrCat("it answered for segment ", header.segment(), ", not ", token));
   }
   const bool pending = header.result() == v1::ReplyHeader::PENDING;
+  if (pending) NoteAnswer(segment, header);
   if (pending && operation_.kind == v1::ExchangeHeader::REPAIR) {
     pending_repairs_.push_back(token);
     missing_workers_.insert(header.missing_workers().begin(), header.missing_workers().end());
@@ -278,6 +282,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
       return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
     }
     figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+    NoteAnswer(segment, header);
     if (IsTrainable(segment)) {
       segment.round = header.round();
       late_ |= header.result() == v1::ReplyHeader::LATE;
@@ -356,6 +361,18 @@ void SegmentExchange::NoteShare(SegmentState& segment, const v1::ReplyHeader& he
   }
 }
 
+void SegmentExchange::NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header) {
+  const bool moves = operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP;
+  // A round's push is answered when it is noted, and again with the round's result.
+  if (!options_.answered || !moves || segment.answered == segment.sequence) return;
+  segment.answered = segment.sequence;
+  options_.answered({.segment = segment.plan->id,
+                     .sequence = segment.sequence,
+                     .ticket = operation_.ticket,
+                     .version = header.version(),
+                     .result = absl::AsciiStrToLower(v1::ReplyHeader::Result_Name(header.result()))});
+}
+
 void SegmentExchange::NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header) {
   const auto elements = static_cast<double>(segment.plan->elements);
   if (header.result() == v1::ReplyHeader::APPLIED) {
@@ -419,10 +436,17 @@ absl::Status SegmentExchange::Refused(uint32_t token, const absl::Status& refusa
     absl::MutexLock lock(&mutex_);
     shard = segments_[token].plan->shard;
   }
-  // A server that was started again knows nothing of this worker and says so in
-  // words that would mislead.
-  const absl::Status restarted = restarted_(shard);
-  return restarted.ok() ? refusal : restarted;
+  // A server that was started again may know nothing of this worker, and say so in words that
+  // would mislead.
+  const absl::StatusOr<uint64_t> now = who_answers_(shard);
+  if (!now.ok()) return now.status();
+  absl::MutexLock lock(&mutex_);
+  SegmentState& segment = segments_[token];
+  // Refused by the server that it was sent to: that is final.
+  if (*now == segment.sent_to) return refusal;
+  segment.sent_to = *now;
+  server_incarnations_[shard] = *now;
+  return absl::OkStatus();
 }
 
 void SegmentExchange::Failed(const absl::Status& status) {

@@ -45,11 +45,12 @@ class SegmentExchange : public ExchangeHandler {
     const float* values = nullptr;  // INITIALISE: the whole vector
   };
 
-  // `options` outlive this. `restarted` is asked, on the I/O thread, after a
-  // refusal: whether that server is no longer the one that was said hello to.
+  // `options` outlive this. `who_answers` is asked, on the I/O thread, after a refusal: the
+  // incarnation of that server now, which has been said hello to. An error: it is not to be gone
+  // on with.
   SegmentExchange(const ParameterClientOptions& options,
                   std::vector<uint64_t> server_incarnations,
-                  std::function<absl::Status(uint32_t shard)> restarted);
+                  std::function<absl::StatusOr<uint64_t>(uint32_t shard)> who_answers);
 
   // Only while no operation is under way. Then give ExchangeCalls a Start.
   void Begin(Operation operation);
@@ -92,6 +93,8 @@ class SegmentExchange : public ExchangeHandler {
   struct SegmentState {
     const SegmentPlan* plan = nullptr;
     uint64_t sequence = 0;      // of the last PUSH or SKIP
+    uint64_t answered = 0;      // the sequence of the last one that the server has answered
+    uint64_t sent_to = 0;       // the server's incarnation when the last message was made, or made again
     uint64_t held_version = 0;  // of the last parameters read
     // They are those that the server sent this worker, to which differences may be added.
     bool as_sent = false;
@@ -128,6 +131,9 @@ class SegmentExchange : public ExchangeHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ReadRound(SegmentState& segment, const v1::ReplyHeader& header,
                          const Payload& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To be called when the answer to a push or skip has been read.
+  void NoteAnswer(SegmentState& segment, const v1::ReplyHeader& header)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteFigures(const SegmentState& segment, const v1::ReplyHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteMeasure(const v1::RoundMeasure& measure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -138,8 +144,7 @@ class SegmentExchange : public ExchangeHandler {
   absl::Status Await(const std::function<bool()>& ready);
 
   const ParameterClientOptions& options_;
-  const std::vector<uint64_t> server_incarnations_;
-  const std::function<absl::Status(uint32_t)> restarted_;
+  const std::function<absl::StatusOr<uint64_t>(uint32_t)> who_answers_;
   const CodecSet codecs_;
   const Codec* const plain_;
   const Codec* const reply_codec_;
@@ -151,6 +156,7 @@ class SegmentExchange : public ExchangeHandler {
 
   // The protocol state; held while a message is made or read.
   mutable absl::Mutex mutex_;
+  std::vector<uint64_t> server_incarnations_ ABSL_GUARDED_BY(mutex_);
   std::vector<SegmentState> segments_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
   Operation operation_ ABSL_GUARDED_BY(mutex_);

@@ -156,4 +156,8 @@ void SetDeadline(grpc::ClientContext& context, uint64_t bytes, absl::Duration ba
                        std::chrono::milliseconds(bytes * 1000 >> 20));
 }
 
+std::string WithPort(const std::string& address, int port) {
+  return absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
+}
+
 }  // namespace foreshard

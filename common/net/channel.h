@@ -45,4 +45,7 @@ absl::StatusOr<std::vector<std::string>> ParseAddresses(const std::string& list)
 void SetDeadline(grpc::ClientContext& context, uint64_t bytes,
                  absl::Duration base = absl::Seconds(30));
 
+// The address with another port: what was bound where it said port 0.
+std::string WithPort(const std::string& address, int port);
+
 }  // namespace foreshard

@@ -31,6 +31,12 @@ uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples) {
   return std::max<uint64_t>(train_examples / batch + (train_examples % batch != 0), 1);
 }
 
+uint64_t ExamplesOfTicket(const v1::JobSpec& job, uint64_t train_examples, uint64_t ticket) {
+  const uint64_t batch = job.training().batch_size();
+  const uint64_t first = ticket % BatchesPerEpoch(job, train_examples) * batch;
+  return std::min(batch, train_examples - first);
+}
+
 Schedule MakeSchedule(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   const v1::ScheduleSpec& spec = job.schedule();
   Schedule schedule;
@@ -114,7 +120,7 @@ void CompareFields(const google::protobuf::Message& ours, const google::protobuf
   for (int i = 0; i < ours.GetDescriptor()->field_count(); ++i) {
     const google::protobuf::FieldDescriptor* field = ours.GetDescriptor()->field(i);
     const std::string name = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
-    if (name == "timeouts" || name == "evaluation" || name == "data.directory") continue;
+    if (name == "timeouts" || name == "evaluation" || name == "durability" || name == "data.directory") continue;
     if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
       CompareFields(reflection->GetMessage(ours, field), reflection->GetMessage(theirs, field), name,
                     differences);

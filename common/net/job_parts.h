@@ -29,6 +29,8 @@ bool HasViews(const v1::JobSpec& job);
 
 // Batches in one pass over the data; the last one may be short. At least 1.
 uint64_t BatchesPerEpoch(const v1::JobSpec& job, uint64_t train_examples);
+// Examples of a ticket's batch: the last one of an epoch is what is left.
+uint64_t ExamplesOfTicket(const v1::JobSpec& job, uint64_t train_examples, uint64_t ticket);
 
 // The learning rate over the tickets. Tickets are numbered BatchesPerEpoch an epoch
 // in every mode, also where a synchronous one leaves an epoch's last ones out.

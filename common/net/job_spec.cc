@@ -63,6 +63,10 @@ bool StoreScalar(const std::string& text, const FieldDescriptor& field, Message*
       float value = 0;
       return absl::SimpleAtof(text, &value) && store(&R::SetFloat, &R::AddFloat, value);
     }
+    case FieldDescriptor::CPPTYPE_DOUBLE: {
+      double value = 0;
+      return absl::SimpleAtod(text, &value) && store(&R::SetDouble, &R::AddDouble, value);
+    }
     case FieldDescriptor::CPPTYPE_BOOL: {
       bool value = false;
       return absl::SimpleAtob(text, &value) && store(&R::SetBool, &R::AddBool, value);
@@ -80,6 +84,7 @@ const char* TypeInWords(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_UINT64:
       return "a whole number of 0 or more";
     case FieldDescriptor::CPPTYPE_FLOAT:
+    case FieldDescriptor::CPPTYPE_DOUBLE:
       return "a number";
     case FieldDescriptor::CPPTYPE_BOOL:
       return "true or false";
@@ -210,6 +215,13 @@ void FillDefaults(v1::JobSpec* job) {
   if (servers.segment_elements() == 0) servers.set_segment_elements(1 << 20);
   if (servers.inflight_bytes() == 0) servers.set_inflight_bytes(1ull << 30);
 
+  v1::DurabilitySpec& durability = *job->mutable_durability();
+  if (durability.journal().empty()) durability.set_journal("buffered");
+  if (durability.checkpoint_seconds() == 0) durability.set_checkpoint_seconds(300);
+  if (durability.keep_checkpoints() == 0) durability.set_keep_checkpoints(2);
+  if (durability.on_failure().empty()) durability.set_on_failure("stop");
+  if (durability.checkpoint_journal_bytes() == 0) durability.set_checkpoint_journal_bytes(4ull << 30);
+
   v1::EvaluationSpec& evaluation = *job->mutable_evaluation();
   if (evaluation.interval_epochs() == 0) evaluation.set_interval_epochs(1);
   if (evaluation.recalibration_batches() == 0) evaluation.set_recalibration_batches(20);
@@ -258,6 +270,7 @@ uint64_t JobFingerprint(const v1::JobSpec& job) {
   FillDefaults(&canonical);
   canonical.clear_timeouts();
   canonical.clear_evaluation();
+  canonical.clear_durability();
   canonical.mutable_data()->clear_directory();
   canonical.mutable_data()->clear_decode_threads();
   // Its checksum is what counts.

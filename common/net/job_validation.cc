@@ -31,6 +31,7 @@ constexpr uint32_t kMaxDelayThreshold = 1 << 20;  // updates
 constexpr uint32_t kMaxShards = 1024;
 constexpr uint32_t kMaxWidth = 1 << 16;
 constexpr uint32_t kMaxLocalSteps = 1000;
+constexpr uint32_t kMaxCheckpoints = 1000;
 constexpr uint32_t kMaxCropPadding = 64;  // pixels
 constexpr uint32_t kMaxImageSide = 4096;  // pixels
 constexpr uint32_t kMaxDecodeThreads = 256;
@@ -668,6 +669,23 @@ void CheckTimeouts(const v1::TimeoutsSpec& timeouts, Problems* problems) {
   }
 }
 
+void CheckDurability(const v1::DurabilitySpec& durability, Problems* problems) {
+  if (durability.journal() != "off" && durability.journal() != "buffered" && durability.journal() != "synced") {
+    problems->Add("durability.journal", absl::StrCat("'", durability.journal(), "'"),
+                  "choose off, buffered or synced");
+  }
+  if (!(durability.checkpoint_seconds() > 0) || !std::isfinite(durability.checkpoint_seconds())) {
+    problems->Add("durability.checkpoint_seconds", durability.checkpoint_seconds(), "make it above 0");
+  }
+  problems->CheckCount("durability.keep_checkpoints", durability.keep_checkpoints(), 1, kMaxCheckpoints);
+  if (durability.on_failure() != "stop" && durability.on_failure() != "continue") {
+    problems->Add("durability.on_failure", absl::StrCat("'", durability.on_failure(), "'"),
+                  "choose stop or continue");
+  }
+  problems->CheckUnused(durability.keep_journal() && durability.journal() == "off", "durability.keep_journal",
+                        "durability.journal off leaves no journal to keep");
+}
+
 }  // namespace
 
 absl::Status ValidateJobSpec(const v1::JobSpec& job) {
@@ -693,6 +711,7 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
   CheckCompression(job, &problems);
   CheckServers(job, &problems);
   CheckTimeouts(job.timeouts(), &problems);
+  CheckDurability(job.durability(), &problems);
   problems.CheckCount("evaluation.interval_epochs", job.evaluation().interval_epochs(), 1,
                       kMaxEpochs);
   return problems.status();

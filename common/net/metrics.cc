@@ -201,6 +201,18 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
       "apmsqueeze: norm of what compression has kept back on this server over the momentum's.");
   inflight_bytes =
       make.MakeGauge("inflight_bytes", "Bytes of requests held in memory at this moment.");
+  journal_events = make.MakeCounter("journal_events_total", "Events written to the journal.");
+  journal_bytes = make.MakeCounter("journal_bytes_total", "Bytes of the journal's records.");
+  journal_syncs = make.MakeCounter("journal_syncs_total", "Times the journal waited for the disk.");
+  journal_failed = make.MakeGauge("journal_failed", "1 once the journal could not be written any more.");
+  checkpoints = make.MakeCounter("checkpoints_total", "Checkpoints written.");
+  checkpoint_failures = make.MakeCounter("checkpoint_failures_total", "Checkpoints that could not be written.");
+  checkpoint_age_seconds = make.MakeGauge(
+      "checkpoint_age_seconds",
+      "With a state directory: since the newest checkpoint, or the start where there is none yet.");
+  checkpoint_duration_seconds = make.MakeGauge("checkpoint_duration_seconds", "What the newest checkpoint took.");
+  inflight_limit_bytes = make.MakeGauge(
+      "inflight_limit_bytes", "Above so many the server refuses requests (servers.inflight_bytes).");
 }
 
 WorkerMetrics::WorkerMetrics(const std::string& job, const std::string& rule,

@@ -47,7 +47,10 @@ struct ServerMetrics {
   prometheus::Histogram* round_duration_seconds;
   prometheus::Counter* round_absences;
   prometheus::Gauge *round, *compressed_phase, *server_error_ratio;
-  prometheus::Gauge* inflight_bytes;
+  prometheus::Gauge *inflight_bytes, *inflight_limit_bytes;
+  // With a state directory.
+  prometheus::Counter *journal_events, *journal_bytes, *journal_syncs, *checkpoints, *checkpoint_failures;
+  prometheus::Gauge *journal_failed, *checkpoint_age_seconds, *checkpoint_duration_seconds;
 };
 
 struct WorkerMetrics {

@@ -28,9 +28,14 @@ constexpr std::string_view kIndexRange = "an index out of range";
 constexpr std::string_view kDuplicate = "a duplicate index";
 constexpr std::string_view kDescending = "indices that are not ascending";
 
-// |c| as a whole number: as the numbers, so their bits are ordered.
+// |c| as a whole number: as the numbers, so their bits are ordered. What is no number is limited,
+// so that a bound beyond every magnitude is still a whole number of 32 bits, and one beyond every
+// upper half of 16.
+constexpr int16_t kMostKey = 0x7ffe;
+constexpr int32_t kMostMagnitude = kMostKey << 16 | 0xffff;
 [[gnu::always_inline]] inline int32_t Magnitude(float c) {
-  return static_cast<int32_t>(std::bit_cast<uint32_t>(c) & 0x7fffffff);
+  const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(c) & 0x7fffffff);
+  return magnitude < kMostMagnitude ? magnitude : kMostMagnitude;
 }
 
 // How many values and errors of the next block are asked for at once, in passes that take 64
@@ -81,7 +86,8 @@ FORESHARD_TARGET_AVX512 inline __m512i UpperHalves(__m512 first, __m512 second) 
   }();
   const __m512i halves = _mm512_permutex2var_epi16(
       _mm512_castps_si512(first), _mm512_load_si512(kOdd.data()), _mm512_castps_si512(second));
-  return _mm512_and_si512(halves, _mm512_set1_epi16(0x7fff));
+  return _mm512_min_epi16(_mm512_and_si512(halves, _mm512_set1_epi16(0x7fff)),
+                          _mm512_set1_epi16(kMostKey));
 }
 
 template <bool kError>

@@ -50,7 +50,10 @@ struct BlockSums {
   }
 };
 
-// |c| as a whole number, in the order of the numbers; -1 where there is no element.
+// |c| as a whole number, in the order of the numbers; -1 where there is no element. What is no
+// number is limited as on the CPU (the GPU's own NaN has all bits), so that one more than the
+// largest is still a whole number.
+constexpr uint32_t kMostMagnitude = 0x7ffeffff;
 struct Magnitudes {
   int32_t at[kPerThread];
 
@@ -161,7 +164,8 @@ __global__ void __launch_bounds__(kBlockThreads) EncodeTopKKernel(Encode encode)
 #pragma unroll
   for (uint32_t j = 0; j < kPerThread; ++j) {
     const uint32_t i = j * kBlockThreads + threadIdx.x;
-    const uint32_t magnitude = __float_as_uint(c[j]) & 0x7fffffff;
+    uint32_t magnitude = __float_as_uint(c[j]) & 0x7fffffff;
+    magnitude = magnitude < kMostMagnitude ? magnitude : kMostMagnitude;
     magnitudes.at[j] = i < block.n ? static_cast<int32_t>(magnitude) : -1;
     most = magnitude > most ? magnitude : most;
   }

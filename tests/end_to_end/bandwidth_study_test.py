@@ -19,7 +19,8 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 
-from bandwidth_study import network, quick, rates
+from bandwidth_study import quick, rates
+from local_fleet import network
 
 PROGRAMS = os.path.join(ROOT, "build-release", "bin")
 WORKERS = 2
@@ -38,7 +39,7 @@ def command(results, methods, *more):
 
 def namespaces(pid=None):
     """Those of the study of that process."""
-    prefix = "fsbw-" if pid is None else f"fsbw-{pid}-"
+    prefix = "fsnet-" if pid is None else f"fsnet-{pid}-"
     return [name for name in network.namespaces() if name.startswith(prefix)]
 
 

@@ -281,7 +281,7 @@ TEST(ClientServer, AServerThatComesBackWithoutItsStateEndsTheRun) {
   absl::Status ended;
   std::thread training([&] { ended = worker.Train(); });
   const std::string address = servers.addresses()[1];
-  servers[1]->Shutdown();
+  servers[1]->Shutdown().IgnoreError();
   servers[1].reset();
   auto again = ShardServer::Start({.job = job, .shard = 1, .listen = address});
   ASSERT_TRUE(again.ok()) << again.status();
@@ -299,7 +299,7 @@ TEST(ClientServer, AServerThatStaysAwayEndsTheRun) {
   ASSERT_TRUE(worker.Connect().ok());
   absl::Status ended;
   std::thread training([&] { ended = worker.Train(); });
-  servers[1]->Shutdown();
+  servers[1]->Shutdown().IgnoreError();
   training.join();
   EXPECT_EQ(ended.code(), absl::StatusCode::kUnavailable) << ended;
   EXPECT_THAT(std::string(ended.message()),

@@ -169,6 +169,19 @@ TEST(CheckpointFiles, TheNewestAreKept) {
   ExpectWhole(*Checkpoint::Open(storage, "checkpoint.0000000004", About().identity).value(), 4);
 }
 
+TEST(CheckpointFiles, TheJournalOfOneThatCannotBeReadNowStays) {
+  FaultyStorage storage;
+  CheckpointAbout about = About();
+  ASSERT_EQ(Write(&storage, 1, 2, about)->journal_file, 5u);
+  about.journal_file = 6;
+  storage.FailReads("checkpoint.0000000001/manifest.json", EMFILE);
+  const auto committed = Write(&storage, 2, 2, about);
+  ASSERT_TRUE(committed.ok()) << committed.status();
+  EXPECT_EQ(committed->journal_file, 0u);
+  EXPECT_TRUE(absl::IsResourceExhausted(committed->removal)) << committed->removal;
+  EXPECT_EQ(Checkpoint::List(storage)->size(), 2u);
+}
+
 // A file format: these bytes may never change.
 TEST(CheckpointFiles, BytesArePinned) {
   CheckpointManifest manifest = {
@@ -275,6 +288,20 @@ TEST(CheckpointFiles, CutAndMissingFilesAreSeen) {
     EXPECT_TRUE(absl::IsNotFound(passed_over[0].why));
     EXPECT_THAT(std::string(passed_over[0].why.message()), HasSubstr(file));
     storage.Put(path, content);
+  }
+}
+
+TEST(CheckpointFiles, WhatIsCutWhileItIsReadIsDamage) {
+  FaultyStorage storage;
+  ASSERT_TRUE(Write(&storage, 1).ok());
+  const auto checkpoint = Checkpoint::OpenNewest(storage, About().identity).value();
+  const std::string path = "checkpoint.0000000001/state.bin";
+  const std::string content = storage.Read(path).value();
+  for (size_t bytes = 0; bytes < content.size(); ++bytes) {
+    storage.Put(path, content.substr(0, bytes));
+    const absl::Status status = checkpoint->ReadState(kDealerSegment).status();  // the last one in it
+    ASSERT_TRUE(absl::IsDataLoss(status)) << bytes << ": " << status;
+    ASSERT_THAT(std::string(status.message()), HasSubstr("damaged meanwhile"));
   }
 }
 

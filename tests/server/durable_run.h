@@ -15,7 +15,7 @@
 #include "server/checkpoint_files.h"
 #include "server/dealer.h"
 #include "server/journal.h"
-#include "server/journal_reader.h"
+#include "server/recovery.h"
 #include "tests/server/segment_harness.h"
 
 namespace foreshard {
@@ -27,7 +27,7 @@ inline const StateIdentity kDurableIdentity = {
     .protocol = 3, .shards = 1, .job = 0x0b, .schema = 0x5c, .plan = 0x91};
 
 // Three segments and a dealer.
-class Machines {
+class Machines final : public RecoveryTarget {
  public:
   static Schema MakeSchema() { return Schema::Create({{"w", {25, 10}}, {"b", {50}}}).value(); }
   static ShardPlan MakePlan() {
@@ -59,12 +59,16 @@ class Machines {
   std::string Save(uint32_t machine) const {
     return machine == kDealerSegment ? dealer.Save() : segments[machine]->Save();
   }
-  std::vector<uint32_t> ids() const {
+  std::vector<uint32_t> machines() const override {
     std::vector<uint32_t> ids;
     for (const auto& segment : segments) ids.push_back(segment->plan().id);
     ids.push_back(kDealerSegment);
     return ids;
   }
+  absl::Status Load(uint32_t machine, const std::string& saved) override {
+    return machine == kDealerSegment ? dealer.Load(saved) : segments[machine]->Load(saved);
+  }
+  absl::Status Replay(const Event& event) override { return Perform(event); }
 
   std::vector<std::unique_ptr<Segment>> segments;
   Dealer dealer;
@@ -75,7 +79,7 @@ class UndisturbedRun {
  public:
   UndisturbedRun(const std::string& rule, bool synchronous, uint64_t events)
       : rule_(rule), synchronous_(synchronous), machines_(rule, synchronous) {
-    for (const uint32_t id : machines_.ids()) states_[id][0] = machines_.Save(id);
+    for (const uint32_t id : machines_.machines()) states_[id][0] = machines_.Save(id);
     for (const auto& segment : machines_.segments) {
       Perform({.kind = EventKind::kInitialise, .segment = segment->plan().id}, CodecId::kNone,
               Values(*segment));
@@ -235,8 +239,8 @@ class UndisturbedRun {
   uint64_t draws_ = 0;
 };
 
-// The state as a start finds it: the newest checkpoint, and what the journal says came after.
-struct Recovered {
+// The state as a start finds it.
+struct Found {
   absl::Status status;
   std::unique_ptr<Machines> machines;
   uint64_t through = 0;  // number of the last event in it
@@ -244,46 +248,15 @@ struct Recovered {
   std::string checkpoint;  // its name; "": none
 };
 
-inline Recovered Recover(const Storage& storage, const UndisturbedRun& run) {
-  Recovered found;
+inline Found Recover(const Storage& storage, const UndisturbedRun& run) {
+  Found found;
   found.machines = run.NewMachines();
-  std::map<uint32_t, uint64_t> numbers;
-  uint64_t from = 1;
-  const auto checkpoint = Checkpoint::OpenNewest(storage, kDurableIdentity);
-  if (checkpoint.ok()) {
-    found.checkpoint = (*checkpoint)->name();
-    from = (*checkpoint)->manifest().first_number();
-    for (const uint32_t id : found.machines->ids()) {
-      const auto saved = (*checkpoint)->ReadState(id);
-      found.status = saved.status();
-      if (found.status.ok()) {
-        found.status = id == kDealerSegment ? found.machines->dealer.Load(saved->state)
-                                            : found.machines->segments[id]->Load(saved->state);
-      }
-      if (!found.status.ok()) return found;
-      numbers[id] = saved->number;
-    }
-  } else if (!absl::IsNotFound(checkpoint.status())) {
-    found.status = checkpoint.status();
-    return found;
-  }
-  const auto reader = JournalReader::Open(storage, kDurableIdentity, from);
-  found.status = reader.status();
+  const absl::StatusOr<Recovered> recovered = Recover(storage, kDurableIdentity, found.machines.get());
+  found.status = recovered.status();
   if (!found.status.ok()) return found;
-  for (;;) {
-    const auto event = (*reader)->Next();
-    found.status = event.status();
-    if (!found.status.ok()) return found;
-    if (!event->has_value()) break;
-    if ((*event)->number <= numbers[(*event)->segment]) continue;
-    ++found.replayed;
-    found.status = found.machines->Perform(**event);
-    if (!found.status.ok()) return found;
-  }
-  found.through = (*reader)->end().next_number - 1;
-  if (checkpoint.ok() && found.through + 1 < (*checkpoint)->manifest().next_number()) {
-    found.status = absl::InternalError("the checkpoint is ahead of the journal");
-  }
+  found.through = recovered->next_number - 1;
+  found.replayed = recovered->replayed;
+  found.checkpoint = recovered->checkpoint_name;
   return found;
 }
 
@@ -335,12 +308,12 @@ class DurableRun {
     added_ = 0;
   }
   void AddToCheckpoint(uint64_t number) {
-    const uint32_t id = machines_->ids()[added_];
+    const uint32_t id = machines_->machines()[added_];
     const absl::Status added =
         id == kDealerSegment
             ? writer_->AddDealer(number, machines_->Save(id))
             : writer_->AddSegment(id, number, machines_->segments[id]->theta(), machines_->Save(id));
-    if (added.ok() && ++added_ < machines_->ids().size()) return;
+    if (added.ok() && ++added_ < machines_->machines().size()) return;
     // No checkpoint may be ahead of the journal.
     if (added.ok() && journal_->SyncThrough(number).ok()) {
       if (const auto committed = writer_->Commit(2); committed.ok()) {

@@ -219,6 +219,18 @@ TEST_P(ReaderModes, FilesInTheMiddleMustBeWhole) {
   EXPECT_EQ(ReadJournal(*missing, 7).numbers, Numbers(7, 12));
 }
 
+// What was in it would be lost without a word.
+TEST_P(ReaderModes, AFileMissingBeforeOneThatWasJustBegunIsSeen) {
+  const auto storage = ThreeFiles(GetParam());
+  storage->Put(NameOfJournalFile(5), "FSJ");
+  for (const absl::Status& status :
+       {ReadJournal(*storage).status,
+        Journal::Open(storage.get(), TestJournalOptions(GetParam(), 3)).status()}) {
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("journal.0000000004 is missing"));
+  }
+}
+
 TEST_P(ReaderModes, RecordsOutOfPlaceAreDamage) {
   const auto storage = ThreeFiles(GetParam());
   const std::string name = NameOfJournalFile(3);

@@ -384,6 +384,82 @@ TEST(Journal, AClosedOneTakesNothingMore) {
   EXPECT_THAT(std::string(journal->status().message()), HasSubstr("after the journal was closed"));
 }
 
+// Holds appends back until it is told to let them go.
+class HeldAppends {
+ public:
+  explicit HeldAppends(FaultyStorage* storage) {
+    storage->BeforeEach([this](const FaultyStorage::Operation& operation) {
+      if (operation.kind != FaultyStorage::Kind::kAppend) return;
+      absl::MutexLock lock(&mutex_);
+      waiting_ = !free_;
+      mutex_.Await(absl::Condition(&free_));
+    });
+  }
+  void Hold() {
+    absl::MutexLock lock(&mutex_);
+    free_ = false;
+  }
+  void AwaitOne() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&waiting_));
+  }
+  void LetGo() {
+    absl::MutexLock lock(&mutex_);
+    free_ = true;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool free_ = true, waiting_ = false;
+};
+
+TEST_P(JournalModes, WhatCameBeforeCloseIsWrittenInFrontOfTheEnd) {
+  FaultyStorage storage;
+  HeldAppends appends(&storage);
+  JournalOptions options = TestJournalOptions(GetParam());
+  // Who waits looks up every 2 ms, and so stands behind Close in the mutex's queue.
+  options.patience = absl::Milliseconds(20);
+  const auto journal = Journal::Open(&storage, options).value();
+  appends.Hold();
+  std::thread first([&] { journal->Record(OwnedEvent(1).event); });
+  appends.AwaitOne();
+  std::thread second([&] { journal->Record(OwnedEvent(2).event); });
+  AwaitWaiting(*journal, 1);
+  std::thread closing([&] { EXPECT_TRUE(journal->Close().ok()); });
+  absl::SleepFor(absl::Milliseconds(100));
+  appends.LetGo();
+  for (std::thread* thread : {&first, &second, &closing}) thread->join();
+  EXPECT_TRUE(journal->status().ok()) << journal->status();
+  const ReadBack read = ReadJournal(storage);
+  EXPECT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.numbers, Numbers(1, 2));
+}
+
+TEST_P(JournalModes, ARotationThatCloseOvertakesWritesNothing) {
+  for (int round = 0; round < 100; ++round) {
+    FaultyStorage storage;
+    HeldAppends appends(&storage);
+    const auto journal = Journal::Open(&storage, TestJournalOptions(GetParam())).value();
+    appends.Hold();
+    std::thread recording([&] { journal->Record(OwnedEvent(1).event); });
+    appends.AwaitOne();
+    std::thread rotating([&] {
+      const auto file = journal->Rotate();
+      EXPECT_TRUE(file.ok() || absl::IsFailedPrecondition(file.status())) << file.status();
+    });
+    absl::SleepFor(absl::Milliseconds(2));
+    appends.LetGo();
+    // The moment that the write is over, before the rotation is awake.
+    while (journal->figures().writes == 0) continue;
+    EXPECT_TRUE(journal->Close().ok());
+    recording.join();
+    rotating.join();
+    const ReadBack read = ReadJournal(storage);
+    ASSERT_TRUE(read.status.ok()) << round << ": " << read.status;
+    ASSERT_EQ(read.numbers, Numbers(1, 1));
+  }
+}
+
 TEST(Journal, WithoutOneNothingIsTouched) {
   JournalOptions options = TestJournalOptions(JournalMode::kOff);
   options.least_number = 12;

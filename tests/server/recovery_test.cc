@@ -36,18 +36,18 @@ class Recovery : public ::testing::TestWithParam<const char*> {
   const UndisturbedRun& run() const { return RunOf(GetParam()); }
 
   // What is found must be the undisturbed run up to some event, `least` or later.
-  void ExpectExact(const Recovered& found, uint64_t least, const std::string& when) {
+  void ExpectExact(const Found& found, uint64_t least, const std::string& when) {
     ASSERT_TRUE(found.status.ok()) << when << ": " << found.status;
     ASSERT_GE(found.through, least) << when;
     ASSERT_LE(found.through, run().size()) << when;
-    for (const uint32_t id : found.machines->ids()) {
+    for (const uint32_t id : found.machines->machines()) {
       ASSERT_EQ(found.machines->Save(id) == run().StateAt(id, found.through), true)
           << when << ": segment " << id << " is not as it was at event " << found.through;
     }
   }
 
   // A server starts on what was found and brings the run to its end; then it is killed.
-  void GoOn(FaultyStorage* storage, JournalMode mode, Recovered found, const std::string& when) {
+  void GoOn(FaultyStorage* storage, JournalMode mode, Found found, const std::string& when) {
     const uint64_t through = found.through;
     DurableRun next(storage, run(), mode, std::move(found.machines));
     const absl::Status opened = next.Open(2);
@@ -87,7 +87,7 @@ TEST_P(Recovery, PowerCutAfterEveryOperationOfASyncedJournal) {
       const std::string when =
           absl::StrCat("cut ", seed, " after operation ", operation.number, " on ", operation.path);
       const auto found = storage.CutPower(seed);
-      Recovered recovered = Recover(*found, run());
+      Found recovered = Recover(*found, run());
       ExpectExact(recovered, server.acknowledged(), when);
       if (HasFatalFailure()) return;
       ++checkpoints[recovered.checkpoint];
@@ -121,7 +121,7 @@ TEST_P(Recovery, KilledAfterEveryOperationOfABufferedJournal) {
     const std::string when =
         absl::StrCat("killed after operation ", operation.number, " on ", operation.path);
     const auto found = storage.KillProcess();
-    Recovered recovered = Recover(*found, run());
+    Found recovered = Recover(*found, run());
     ExpectExact(recovered, server.acknowledged(), when);
     if (HasFatalFailure()) return;
     ++found_;
@@ -144,7 +144,7 @@ TEST_P(Recovery, WhatAStartBuildsUponIsSafeBefore) {
       const std::string when =
           absl::StrCat("killed after operation ", operation.number, " on ", operation.path);
       const auto left = storage.KillProcess();
-      Recovered recovered = Recover(*left, run());
+      Found recovered = Recover(*left, run());
       ExpectExact(recovered, server.acknowledged(), when);
       if (HasFatalFailure() || recovered.through + 2 > run().size()) return;
       const uint64_t first = recovered.through + 1;
@@ -175,7 +175,7 @@ TEST_P(Recovery, PowerCutOfABufferedJournalGivesAnExactStateOrAnError) {
     if (HasFatalFailure()) return;
     for (uint64_t seed = 0; seed < 6; ++seed) {
       const std::string when = absl::StrCat("cut ", seed, " after operation ", operation.number);
-      const Recovered recovered = Recover(*storage.CutPower(seed), run());
+      const Found recovered = Recover(*storage.CutPower(seed), run());
       if (absl::IsDataLoss(recovered.status)) {
         EXPECT_THAT(std::string(recovered.status.message()), HasSubstr("/faulty/journal.")) << when;
         ++refused;
@@ -213,7 +213,7 @@ TEST_P(Recovery, ADiskThatRefusesFromAnyOperationOnLosesNothingAcknowledged) {
     for (uint64_t number = 1; number <= run().size(); ++number) server.Do(number);
     EXPECT_FALSE(server.journal().status().ok() && server.acknowledged() < run().size());
     for (uint64_t seed = 0; seed < 2; ++seed) {
-      const Recovered recovered = Recover(*storage.CutPower(seed), run());
+      const Found recovered = Recover(*storage.CutPower(seed), run());
       ExpectExact(recovered, server.acknowledged(),
                   absl::StrCat("refused from operation ", operation, " on"));
       if (HasFatalFailure()) return;

@@ -181,7 +181,7 @@ TEST_F(Rounds, ShutdownAnswersThoseWhoWait) {
   Answer fetched;
   std::thread waiting([&] { fetched = FetchRound(*first, 0); });
   AwaitWaiting("pushes of workers 1");
-  servers->servers[0]->Shutdown();
+  servers->servers[0]->Shutdown().IgnoreError();
   waiting.join();
   // gRPC itself cancels a call that comes just while the server ends; to workers both
   // say that it is going away.

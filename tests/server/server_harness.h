@@ -75,13 +75,17 @@ constexpr uint64_t kTestExamples = 1000;
 // All servers of a job.
 struct TestServers {
   explicit TestServers(const v1::JobSpec& job, Schema model = TestSchema(),
-                       EventSink* sink = nullptr)
+                       EventSink* sink = nullptr, const std::string& state_directory = "")
       : job(job), schema(std::move(model)) {
     plan = ShardPlan::Create(schema, MakePlanOptions(job)).value();
     contract = MakeContract(job, schema, plan);
     for (uint32_t shard = 0; shard < job.servers().shards(); ++shard) {
       absl::StatusOr<std::unique_ptr<ShardServer>> server =
-          ShardServer::Start({.job = job, .shard = shard, .events = sink, .apply_threads = 2});
+          ShardServer::Start({.job = job,
+                              .shard = shard,
+                              .events = sink,
+                              .state_directory = state_directory,
+                              .apply_threads = 2});
       EXPECT_TRUE(server.ok()) << server.status();
       servers.push_back(*std::move(server));
       channels.push_back(MakeChannel(servers.back()->address()));

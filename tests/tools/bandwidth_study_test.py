@@ -14,8 +14,9 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 
-from bandwidth_study import (arguments, interrupt, job_run, measure, methods, network, page,
-                             progress, quick, rates, results, scrape, study, svg)
+from bandwidth_study import (arguments, job_run, measure, methods, page, progress, quick, rates,
+                             results, study, svg)
+from local_fleet import interrupt, lines, network, scrape
 
 
 class Rates(unittest.TestCase):
@@ -88,7 +89,7 @@ class Reading(unittest.TestCase):
                          "tbf rate 1000000000bit burst 62500 limit 6250000")
 
     def test_owners_are_told_by_number_and_start(self):
-        self.assertRegex(network.owner(), rf"^fsbw-{os.getpid()}-[0-9]+-$")
+        self.assertRegex(network.owner(), rf"^fsnet-{os.getpid()}-[0-9]+-$")
         self.assertIsNotNone(network.process_start(os.getpid()))
         self.assertIsNone(network.process_start(2**22 + 1))
         gone = os.fork()
@@ -485,7 +486,7 @@ class Drawing(unittest.TestCase):
         self.assertIn("nothing measured", svg.line_chart("c", "T", "D", "x", "y", []))
 
     def test_clock(self):
-        self.assertEqual([progress.clock(s) for s in (5, 65, 3725)], ["0:05", "1:05", "1:02:05"])
+        self.assertEqual([lines.clock(s) for s in (5, 65, 3725)], ["0:05", "1:05", "1:02:05"])
 
     def test_figures(self):
         self.assertEqual([page.figure3(v) for v in (1234.5, 12.345, 0.0012345, None, 0)],

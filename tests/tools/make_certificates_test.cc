@@ -192,6 +192,8 @@ TEST_F(MakeCertificatesTest, BadArgumentsChangeNothing) {
       {"--renew"},
       {"--new-token"},
       {"--server", "../alpha"},
+      {"--worker", "token"},
+      {"--server", "alpha", "--worker", "ca.pem"},
   };
   for (const std::vector<std::string>& arguments : bad) {
     EXPECT_EQ(Tool(arguments), 2) << (arguments.empty() ? "" : arguments.back()) << output_;

@@ -108,10 +108,19 @@ class FakeShard final : public v1::ParameterServer::Service,
     absl::MutexLock lock(&mutex_);
     return waits_;
   }
+  // Another start of the server, which has lost what it knew.
   void set_incarnation(uint64_t incarnation) {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
+    state_id_ = incarnation;
   }
+  // One that goes on from where the last was.
+  void Restart(uint64_t incarnation) {
+    absl::MutexLock lock(&mutex_);
+    incarnation_ = incarnation;
+  }
+  // May be asked by a fault.
+  int hellos() const { return hellos_; }
   void set_epochs_done(uint32_t epochs, bool finished) {
     absl::MutexLock lock(&mutex_);
     epochs_done_ = epochs;
@@ -181,8 +190,10 @@ class FakeShard final : public v1::ParameterServer::Service,
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request,
                      v1::HelloReply* reply) override {
     absl::MutexLock lock(&mutex_);
+    ++hellos_;
     reply->set_shard(options_.shard);
     reply->set_server_incarnation(incarnation_);
+    reply->set_state_id(state_id_);
     for (const auto& [id, state] : states_) {
       if (!state.initialised) reply->add_missing_segments(id);
     }
@@ -427,6 +438,8 @@ class FakeShard final : public v1::ParameterServer::Service,
   mutable absl::Mutex mutex_;
   std::map<uint32_t, State> states_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 77;
+  uint64_t state_id_ ABSL_GUARDED_BY(mutex_) = 77;
+  std::atomic<int> hellos_{0};
   std::vector<v1::ExchangeRequest> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> held_ ABSL_GUARDED_BY(mutex_);
   Fault fault_ ABSL_GUARDED_BY(mutex_);

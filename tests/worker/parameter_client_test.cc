@@ -465,6 +465,29 @@ TEST_F(ParameterClientTest, SaysThatARefusingServerWasRestarted) {
   EXPECT_THAT(std::string(client->Finish().message()), HasSubstr("started again"));
 }
 
+TEST_F(ParameterClientTest, GoesOnWithAServerThatWasRestartedAndHasItsState) {
+  StartServers();
+  auto client = Connected(Options());
+  for (uint64_t step = 0; step < 6; ++step) {
+    if (step == 2) servers_[1]->Restart(78);
+    if (step == 4) {
+      // This one does not know the worker any more until it has said hello.
+      servers_[0]->Restart(79);
+      servers_[0]->SetFault([this, before = servers_[0]->hellos()](const v1::ExchangeHeader&, bool) {
+        return servers_[0]->hellos() > before
+                   ? grpc::Status::OK
+                   : grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "say Hello first");
+      });
+    }
+    std::vector<float> gradient = Gradient(step);
+    ASSERT_TRUE(client->Push({.ticket = step, .gradient = gradient.data()}).ok());
+    const absl::Status done = client->Finish();
+    ASSERT_TRUE(done.ok()) << step << ": " << done;
+  }
+  EXPECT_GE(servers_[0]->hellos(), 2);
+  EXPECT_GE(servers_[1]->hellos(), 2);
+}
+
 TEST_F(ParameterClientTest, PassesOnWhyAServerRefuses) {
   StartServers();
   for (const auto& [given, expected] :

@@ -2,6 +2,7 @@
 // a network: what thread sanitizer can see all of.
 #include "worker/segment_exchange.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -32,6 +33,7 @@ class Loopback {
   }
   const std::vector<float>& theta() const { return theta_; }  // once it is idle
   void FailNext() { fail_ = true; }
+  void NoteForRounds() { rounds_ = true; }
 
  private:
   void Run() {
@@ -58,6 +60,10 @@ class Loopback {
       flying.erase(flying.begin() + static_cast<int64_t>(which));
       const auto follow_up = exchange_->Received(token, reply);
       ASSERT_TRUE(follow_up.ok()) << follow_up.status();
+      if (follow_up->what == FollowUp::What::kSend) {
+        flying.push_back({.shard = 0, .token = token, .message = follow_up->message});
+        continue;
+      }
       ASSERT_EQ(follow_up->what, FollowUp::What::kNone);
     }
   }
@@ -82,6 +88,11 @@ class Loopback {
     reply.set_version(++version_);
     reply.set_server_incarnation(5);
     reply.set_result(v1::ReplyHeader::APPLIED);
+    // Of a push of the first segment as of a round: noted at first, then asked for.
+    if (rounds_ && header.segment() == 0 && header.kind() == v1::ExchangeHeader::PUSH) {
+      reply.set_result(v1::ReplyHeader::PENDING);
+      return MakeMessage(reply, {});
+    }
     // In two slices that cut a float in half.
     const grpc::Slice whole(theta, plan.elements * sizeof(float));
     const ByteSpan bytes(whole.begin(), whole.size());
@@ -98,6 +109,7 @@ class Loopback {
   size_t count_ = 0;
   std::atomic<bool> stop_{false};
   std::atomic<bool> fail_{false};
+  std::atomic<bool> rounds_{false};
   std::thread thread_;
 };
 
@@ -115,7 +127,7 @@ class SegmentExchangeTest : public ::testing::Test {
   }
   std::unique_ptr<SegmentExchange> Make() {
     return std::make_unique<SegmentExchange>(
-        options_, std::vector<uint64_t>{5, 5}, [](uint32_t) { return absl::OkStatus(); });
+        options_, std::vector<uint64_t>{5, 5}, [](uint32_t) -> absl::StatusOr<uint64_t> { return 5; });
   }
   SegmentExchange::Operation On(v1::ExchangeHeader::Kind kind) const {
     SegmentExchange::Operation operation{.kind = kind};
@@ -166,6 +178,37 @@ TEST_P(Codecs, ComputesWhileLaterSegmentsAreUnderWay) {
 
 INSTANTIATE_TEST_SUITE_P(All, Codecs, ::testing::Values("none", "fp16", "one_bit_mean"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST_F(SegmentExchangeTest, TheFirstAnswerToAPushIsTold) {
+  std::vector<SegmentAnswer> answers;
+  options_.answered = [&](const SegmentAnswer& answer) { answers.push_back(answer); };
+  std::unique_ptr<SegmentExchange> exchange = Make();
+  Loopback server(exchange.get(), options_.plan, 2);
+  server.NoteForRounds();
+  exchange->Begin(On(v1::ExchangeHeader::READ));
+  ASSERT_TRUE(exchange->WaitDone().ok());
+  EXPECT_TRUE(answers.empty());
+  std::vector<float> gradient(kElements);
+  for (const uint64_t ticket : {40, 50}) {
+    answers.clear();
+    SegmentExchange::Operation push = On(v1::ExchangeHeader::PUSH);
+    push.ticket = ticket;
+    push.gradient = gradient.data();
+    exchange->Begin(std::move(push));
+    ASSERT_TRUE(exchange->WaitDone().ok());
+    ASSERT_EQ(answers.size(), options_.plan.segments().size());
+    std::vector<uint32_t> segments;
+    for (const SegmentAnswer& answer : answers) {
+      segments.push_back(answer.segment);
+      EXPECT_EQ(answer.ticket, ticket);
+      EXPECT_EQ(answer.sequence, ticket / 10 - 3);
+      EXPECT_GT(answer.version, 0u);
+      EXPECT_EQ(answer.result, answer.segment == 0 ? "pending" : "applied");
+    }
+    std::sort(segments.begin(), segments.end());
+    EXPECT_EQ(std::unique(segments.begin(), segments.end()), segments.end());
+  }
+}
 
 TEST_F(SegmentExchangeTest, AFailureWakesWhoeverWaits) {
   std::unique_ptr<SegmentExchange> exchange = Make();

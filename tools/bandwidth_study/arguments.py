@@ -4,11 +4,10 @@ import argparse
 import os
 from dataclasses import dataclass
 
+from local_fleet.command_line import (ROOT, BadArguments, Parser, check_job, check_programs,
+                                      number, whole)
+
 from . import methods as method_table, quick, rates as rate_arithmetic
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-
-EXIT_DONE, EXIT_FAILED, EXIT_BAD, EXIT_SKIPPED, EXIT_INTERRUPTED = 0, 1, 2, 77, 130
 
 _MOST_NODES = 64
 
@@ -53,25 +52,6 @@ class Settings:
     clean: bool
 
 
-class BadArguments(Exception):
-    """Said to the user, with status 2."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise BadArguments(message)
-
-
-def _whole(text, low, high):
-    try:
-        value = int(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from {low} to {high}")
-    return value
-
-
 def _checked(parse):
     """argparse hides the words of a ValueError."""
     def convert(text):
@@ -83,7 +63,7 @@ def _checked(parse):
 
 
 def _seeds(text):
-    seeds = [_whole(part.strip(), 0, 2**63 - 1) for part in text.split(",")]
+    seeds = [whole(0, 2**63 - 1)(part.strip()) for part in text.split(",")]
     if len(set(seeds)) != len(seeds):
         raise argparse.ArgumentTypeError(f"'{text}' names a seed twice")
     return seeds
@@ -100,31 +80,17 @@ def _override(text):
     return text
 
 
-def _number(low, high):
-    def convert(text):
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not low < value <= high:
-            raise argparse.ArgumentTypeError(
-                f"'{text}' is no number above {low:g} and at most {high:g}")
-        return value
-    return convert
-
-
 def parse(arguments):
     """Settings of a command line; BadArguments. --help prints and raises SystemExit."""
-    parser = _Parser(prog="tools/bandwidth-study", description=_DESCRIPTION, epilog=_EPILOG,
-                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(prog="tools/bandwidth-study", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--job", metavar="FILE",
                         help="the job under all methods [deploy/jobs/bandwidth_study.textproto]")
     parser.add_argument("--set", dest="overrides", metavar="FIELD=VALUE", action="append",
                         default=[], type=_override,
                         help="override a field of the job for all methods; may be repeated")
-    parser.add_argument("--servers", type=lambda t: _whole(t, 1, _MOST_NODES), default=1,
+    parser.add_argument("--servers", type=whole(1, _MOST_NODES), default=1,
                         metavar="N", help="servers, one a shard [1]")
-    parser.add_argument("--workers", type=lambda t: _whole(t, 1, _MOST_NODES), default=2,
+    parser.add_argument("--workers", type=whole(1, _MOST_NODES), default=2,
                         metavar="N", help="workers [2]; each computes with one core")
     parser.add_argument("--methods", metavar="NAME,...",
                         help="which methods, the reference first; of "
@@ -142,19 +108,16 @@ def parse(arguments):
     parser.add_argument("--accuracy-seeds", metavar="N,...", type=_seeds, default=[],
                         help="further seeds for runs without limits, whose accuracies are "
                              "compared in pairs [none]; a rate changes no accuracy in rounds")
-    parser.add_argument("--target-loss", type=_number(0, 1e9), metavar="X",
+    parser.add_argument("--target-loss", type=number(0, 1e9), metavar="X",
                         help="time runs to this training loss [1.1 times the reference's at "
                              "its end]")
-    parser.add_argument("--target-accuracy", type=_number(0, 1), metavar="X",
+    parser.add_argument("--target-accuracy", type=number(0, 1), metavar="X",
                         help="time runs to this test accuracy, as in 0.9 [the reference's "
                              "less 0.01]")
     parser.add_argument("--results", metavar="DIR",
                         help="folder of the results [results/bandwidth; with --quick "
                              "results/bandwidth-quick]")
-    parser.add_argument("--programs", metavar="DIR",
-                        default=os.path.join(ROOT, "build-release", "bin"),
-                        help="folder of foreshard, foreshard-server and foreshard-worker "
-                             "[build-release/bin]")
+    parser.add_programs("foreshard, foreshard-server and foreshard-worker")
     parser.add_argument("--quick", action="store_true",
                         help="a tiny job on made-up data at two rates, in less than a minute: a "
                              "trial of the study itself, not of the methods")
@@ -170,13 +133,10 @@ def parse(arguments):
     except ValueError as error:
         raise BadArguments(f"argument --methods: {error}") from error
     job = given.job or os.path.join(ROOT, "deploy", "jobs", "bandwidth_study.textproto")
-    if not given.quick and not os.path.isfile(job):
-        raise BadArguments(f"argument --job: there is no file {job}")
-    for program in ("foreshard", "foreshard-server", "foreshard-worker"):
-        path = os.path.join(given.programs, program)
-        if not os.access(path, os.X_OK) and not given.clean:
-            raise BadArguments(f"argument --programs: there is no program {path}; build it: "
-                               "tools/build release foreshard foreshard-server foreshard-worker")
+    if not given.quick:
+        check_job(job)
+    if not given.clean:
+        check_programs(given.programs)
     rates = given.rates
     if rates is None:
         rates = rate_arithmetic.parse_rates(quick.RATES) if given.quick else "auto"

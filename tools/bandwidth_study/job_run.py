@@ -7,7 +7,9 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-from . import daemons, measure, network as networks, scrape
+from local_fleet import daemons, network as networks, scrape
+
+from . import measure
 
 PORT = 7000
 _TICK_SECONDS = 0.02
@@ -32,15 +34,6 @@ _EVALUATOR_NICENESS = 10
 
 class RunError(Exception):
     """The run did not come to its end."""
-
-
-@dataclass
-class Programs:
-    """Where the three programs are."""
-    folder: str
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
 
 
 @dataclass

@@ -3,8 +3,10 @@
 import json
 import sys
 
-from . import arguments, interrupt as interrupts, network, page, progress, quick, results, study
-from .arguments import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SKIPPED
+from local_fleet import interrupt as interrupts, network
+from local_fleet.command_line import EXIT_BAD, EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SKIPPED
+
+from . import arguments, page, progress, quick, results, study
 
 
 def _say(text):

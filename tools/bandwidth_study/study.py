@@ -13,7 +13,10 @@ import os
 import shutil
 import time
 
-from . import daemons, job_run, network, rates
+from local_fleet import daemons, network
+from local_fleet.programs import Programs
+
+from . import job_run, rates
 
 _FORMAT = 1  # of a run's file
 _TRIAL_STEPS = 40
@@ -91,7 +94,7 @@ class Study:
     def __init__(self, settings, folder, interrupt, display, written):
         self.settings = settings
         self.folder = folder
-        self.programs = job_run.Programs(settings.programs)
+        self.programs = Programs(settings.programs)
         self.records = {}  # (method, rate, seed): record
         self.trial = None  # record
         self.failed = {}  # the same: why

@@ -95,7 +95,7 @@ void ServeShard(const v1::JobSpec& job, const CredentialFiles& files,
   }
   ready((*server)->address());
   wait();
-  (*server)->Shutdown();
+  (*server)->Shutdown().IgnoreError();
 }
 
 // Seconds to send `bytes` and get them back. One thread sends, one receives.

@@ -16,6 +16,7 @@
 #include "kernels/cpu/isa.h"
 #include "nlohmann/json.hpp"
 #include "tools/files.h"
+#include "tools/message_json.h"
 #include "tools/json_number.h"
 
 namespace foreshard {
@@ -141,7 +142,7 @@ absl::Status WriteRunFile(const std::string& folder, const RunFile& file) {
   VisitTimes(file.result,
              [&](const char* name, double value) { out["timing"][name] = Number(value); });
   out["run"] = file.description;
-  std::string body = out.dump(1, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
+  std::string body = JsonText(out, 1);
   body.erase(0, 2);  // the brace and the end of its line, which the head has
   const std::string head = absl::StrFormat(kHead, kFormat, Checksum(AsBytes(body)));
   return WriteFileAtomically(RunFilePath(folder, file.key), head + body);

@@ -12,6 +12,7 @@
 #include "common/net/spec_text.h"
 #include "google/protobuf/text_format.h"
 #include "tools/files.h"
+#include "tools/message_json.h"
 #include "tools/json_number.h"
 #include "tools/simulate/run_file.h"
 #include "tools/simulate/study_report.h"
@@ -82,10 +83,6 @@ absl::Status RemoveOthers(const std::string& folder,
     }
   }
   return absl::OkStatus();
-}
-
-std::string Dump(const ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -290,13 +287,13 @@ absl::Status WriteStudyResults(const Study& study, const RunResults& results,
   const StudyReport report = MakeStudyReport(study, results, failed);
   std::vector<std::pair<std::string, std::string>> files = {
       {kStudyFile, SpecText(study)},
-      {"results.json", Dump(StudyResultsJson(study, entries))},
+      {"results.json", JsonText(StudyResultsJson(study, entries))},
       {"results.csv", StudyResultsCsv(study, entries)},
       {"curves.csv", StudyCurvesCsv(study, entries)},
-      {"timing.json", Dump(StudyTimingJson(study, results, failed))},
+      {"timing.json", JsonText(StudyTimingJson(study, results, failed))},
       {"report.html", report.html}};
   if (study.has_search()) {
-    files.emplace_back("search.json", Dump(StudySearchJson(study, results, failed)));
+    files.emplace_back("search.json", JsonText(StudySearchJson(study, results, failed)));
   }
   const std::string charts = absl::StrCat(folder, "/charts");
   if (absl::Status status = PrepareFolder(charts); !status.ok()) return status;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/emulation/machine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdlib>
 #include <memory>
@@ -106,10 +107,10 @@ class Machine {
   uint64_t sweeps_ = 0;
   std::string fault_;
 
-  static thread_local uint32_t launches_;
+  static std::atomic<uint32_t> launches_;  // of all threads: regions are told apart by it
 };
 
-thread_local uint32_t Machine::launches_ = 0;
+std::atomic<uint32_t> Machine::launches_{0};
 thread_local Machine* machine = nullptr;
 thread_local uint64_t order_seed = 0;
 

@@ -2,6 +2,7 @@
 // at their bounds, as a GPU would not.
 #include "kernels/cuda/memory.h"
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -24,7 +25,7 @@ using emulation::RemoveRegion;
 
 // Small, so that a test can run out of it.
 constexpr uint64_t kTotalBytes = uint64_t{256} << 20;
-uint64_t used_bytes = 0;
+std::atomic<uint64_t> used_bytes{0};
 
 absl::Status DoesNotFit(uint64_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -1,5 +1,6 @@
 // top_k: which elements are sent, and what of a payload is refused.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -120,6 +121,35 @@ TEST(TopKTest, IsTheReferenceHoweverMuchIsSent) {
             ASSERT_EQ(std::memcmp(error.data(), expected_error.data(), n * sizeof(float)), 0) << at;
           }
         }
+      }
+    }
+  }
+}
+
+// Bits of a number that is none, as GPUs make them: no bound lies beyond their magnitude.
+TEST(TopKTest, WhatIsNoNumberWritesNothingBeyondTheEnd) {
+  const float none = std::bit_cast<float>(0x7fffffffu);
+  std::vector<kernels::Isa> isas = {kernels::Isa::kBaseline};
+  for (const kernels::Isa isa : {kernels::Isa::kAvx2, kernels::Isa::kAvx512}) {
+    if (isa <= kernels::BestIsa()) isas.push_back(isa);
+  }
+  for (const float fraction : {1.0f / 32, 0.25f, 0.6f, 1.0f}) {
+    const CodecSet codecs({.fraction = fraction});
+    const Codec& codec = *codecs.Find("top_k");
+    for (const uint32_t every : {1u, 2u, 7u, 5000u}) {
+      std::vector<float> values(kMaxBlockElements);
+      for (uint32_t i = 0; i < values.size(); ++i) {
+        values[i] = i % every == 0 ? none : static_cast<float>(RandomNormal(8, 20, i));
+      }
+      const auto n = static_cast<uint32_t>(values.size());
+      const uint32_t size = codec.BlockBytes(n);
+      std::vector<uint8_t> expected(size + 65536, 0xa5);
+      codec.EncodeBlockReference(values.data(), nullptr, n, {}, expected.data());
+      for (const kernels::Isa isa : isas) {
+        kernels::ScopedIsa forced(isa);
+        std::vector<uint8_t> out(size + 65536, 0xa5);
+        codec.EncodeBlock(values.data(), nullptr, n, {}, out.data());
+        ASSERT_TRUE(out == expected) << IsaName(isa) << ", fraction " << fraction << ", every " << every;
       }
     }
   }

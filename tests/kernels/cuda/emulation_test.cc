@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -192,6 +193,22 @@ TEST(EmulationFaultTest, TwoWritesAreARace) {
   EXPECT_EQ(LaunchOn(1, 1, WriteOneWord, Pointer<uint32_t>(word.data())), absl::OkStatus());
   // Launches are in order.
   EXPECT_EQ(LaunchOn(1, 1, WriteOneWord, Pointer<uint32_t>(word.data())), absl::OkStatus());
+}
+
+__global__ void WriteByOne(Pointer<uint32_t> word, uint32_t writer) {
+  if (threadIdx.x == writer) word[0] = writer;
+}
+
+// Each by a thread of the host's own, as where one has queued what another waits for.
+TEST(EmulationFaultTest, LaunchesOfDifferentHostThreadsAreInOrder) {
+  const auto word = Words(1);
+  for (const uint32_t writer : {0u, 1u, 2u}) {
+    std::thread([&] {
+      EXPECT_EQ(LaunchOn(1, kThreads, WriteByOne, Pointer<uint32_t>(word.data()), writer),
+                absl::OkStatus());
+    }).join();
+  }
+  EXPECT_EQ(word.Download()[0], 2u);
 }
 
 // Thread 0 writes what the others have read, or the other way round.

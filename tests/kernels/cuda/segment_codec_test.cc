@@ -1,6 +1,7 @@
 // Each codec's kernels against the CPU's definition, bit for bit: bytes, error, decoded values.
 #include "kernels/cuda/segment_codec.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -257,6 +258,29 @@ TEST_P(CudaCodecTest, StopsWhereItIsTold) {
               absl::OkStatus());
     EXPECT_EQ(out.Download() == nothing, stop == 1);
     EXPECT_EQ(Bits(device_error.Download()) == Bits(error), stop == 1);
+  }
+}
+
+// What is no number makes no sense of the bytes, but not of other memory. All bits set, as in a
+// GPU's own NaN.
+TEST_P(CudaCodecTest, WhatIsNoNumberWritesNothingBeyondTheEnd) {
+  constexpr size_t kBehind = 65536;
+  const float none = std::bit_cast<float>(0x7fffffffu);
+  const std::vector<Block> blocks = {{.elements = kMaxBlockElements}};
+  const auto on_device = SegmentCodec::Make(codec(), blocks, nullptr);
+  ASSERT_TRUE(on_device.ok()) << on_device.status();
+  for (const uint64_t every : {1u, 3u, 5000u}) {
+    std::vector<float> values = Values(Kind::kTame, 1, kMaxBlockElements);
+    for (uint64_t i = 0; i < values.size(); i += every) values[i] = none;
+    const auto device_values = Upload(values);
+    const auto device_error = Upload(std::vector<float>(values.size()));
+    const auto out = Upload(std::vector<uint8_t>(on_device->encoded_bytes() + kBehind, 0xee));
+    ASSERT_EQ(on_device->Encode(device_values.data(), device_error.data(), kKey, out.data(),
+                                nullptr, nullptr),
+              absl::OkStatus());
+    const std::vector<uint8_t> bytes = out.Download();
+    const auto behind = bytes.begin() + static_cast<int64_t>(on_device->encoded_bytes());
+    EXPECT_TRUE(std::all_of(behind, bytes.end(), [](uint8_t byte) { return byte == 0xee; }));
   }
 }
 

@@ -10,7 +10,7 @@ joined: evaluation and questions cross no link that is measured.
         with network.inside("worker-0"): ...
 
 Every interface is inside a namespace, and a namespace's name says whose it is:
-fsbw-PID-START-NODE, START being when that process began (field 22 of /proc/PID/stat), so
+fsnet-PID-START-NODE, START being when that process began (field 22 of /proc/PID/stat), so
 that the number of a process, used again, deceives nobody. What a killed process left
 behind is found by these names (`remove_leftovers`).
 
@@ -28,7 +28,7 @@ import time
 
 OBSERVER = "observer"
 _HUB = "hub"
-_NAMES = re.compile(r"fsbw-([0-9]+)-([0-9]+)-(.+)")
+_NAMES = re.compile(r"fsnet-([0-9]+)-([0-9]+)-(.+)")
 _FOLDER = "/run/netns"
 _CLONE_NEWNET = 0x40000000
 _SETTLE_SECONDS = 10
@@ -85,7 +85,7 @@ def process_start(pid):
 
 def owner():
     """The part of namespaces' names that says they are ours."""
-    return f"fsbw-{os.getpid()}-{process_start(os.getpid())}-"
+    return f"fsnet-{os.getpid()}-{process_start(os.getpid())}-"
 
 
 def namespaces():
@@ -288,6 +288,13 @@ class Network:
                 _setns(self._home)
         finally:
             os.close(file)
+
+    def cut(self, node):
+        """Nothing passes the node's link any more, either way, until `restore`; nobody is told."""
+        _run("ip", "-n", self.namespace(_HUB), "link", "set", "dev", f"l-{node}", "nomaster")
+
+    def restore(self, node):
+        _run("ip", "-n", self.namespace(_HUB), "link", "set", "dev", f"l-{node}", "master", "links")
 
     def link_bytes(self):
         """{node: (received, sent)} of each link since it was made, as the node's interface

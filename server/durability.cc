@@ -1,0 +1,458 @@
+#include "server/durability.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/net/exchange_message.h"
+#include "common/net/job_parts.h"
+#include "glog/logging.h"
+#include "server/checkpoint_files.h"
+#include "server/lead.h"
+#include "server/monotonic_time.h"
+#include "server/run_description.h"
+
+namespace foreshard {
+namespace {
+
+constexpr char kLeadFile[] = "lead.textproto";
+// How often the thread looks whether a checkpoint is due.
+constexpr absl::Duration kLook = absl::Milliseconds(500);
+constexpr absl::Duration kTellReplay = absl::Seconds(5);
+
+JournalMode ModeOf(const v1::JobSpec& job) {
+  if (job.durability().journal() == "off") return JournalMode::kOff;
+  return job.durability().journal() == "synced" ? JournalMode::kSynced : JournalMode::kBuffered;
+}
+
+double Mebibytes(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+}  // namespace
+
+// The shard's segments and the lead's dealer.
+class Durability::Target final : public RecoveryTarget {
+ public:
+  explicit Target(Durability& owner) : owner_(owner) {}
+
+  std::vector<uint32_t> machines() const override {
+    std::vector<uint32_t> ids;
+    for (const auto& cell : owner_.context_->shard.agreement()->cells) ids.push_back(cell->plan->id);
+    if (owner_.lead_ != nullptr) ids.push_back(kDealerSegment);
+    return ids;
+  }
+
+  void Begin(const CheckpointManifest& checkpoint) override { lead_state_ = LeadStateOf(checkpoint); }
+
+  absl::Status Load(uint32_t machine, const std::string& saved) override {
+    if (machine == kDealerSegment) {
+      if (!lead_state_.ok()) return lead_state_.status();
+      return owner_.lead_->Load(saved, *lead_state_);
+    }
+    const absl::StatusOr<Shard::Cell*> cell = owner_.context_->shard.FindCell(machine);
+    if (!cell.ok()) return cell.status();
+    absl::MutexLock lock(&(*cell)->mutex);
+    return (*cell)->segment->Load(saved);
+  }
+
+  absl::Status Replay(const Event& event) override {
+    if (event.segment == kDealerSegment) {
+      if (owner_.lead_ != nullptr) return owner_.lead_->Replay(event);
+      return absl::InvalidArgumentError("a dealer's event on a server that is not the lead");
+    }
+    const absl::StatusOr<Shard::Cell*> cell = owner_.context_->shard.FindCell(event.segment);
+    if (!cell.ok()) return cell.status();
+    if (absl::Status sound = (*cell)->checks->CheckPayload(event); !sound.ok()) return sound;
+    absl::MutexLock lock(&(*cell)->mutex);
+    return (*cell)->segment->Replay(event);
+  }
+
+ private:
+  Durability& owner_;
+  absl::StatusOr<v1::LeadState> lead_state_{v1::LeadState()};
+};
+
+Durability::Durability(const DurabilityOptions& options, const v1::JobSpec& job,
+                       std::unique_ptr<Storage> storage)
+    : options_(options),
+      job_(job),
+      mode_(ModeOf(job)),
+      continues_(job.durability().on_failure() == "continue"),
+      storage_(std::move(storage)),
+      attempted_(absl::Now()) {}
+
+Durability::~Durability() {
+  if (absl::Status finished = Finish(); !finished.ok()) LOG(ERROR) << finished;
+}
+
+absl::StatusOr<std::unique_ptr<Durability>> Durability::Open(const DurabilityOptions& options,
+                                                             const v1::JobSpec& job) {
+  absl::StatusOr<std::unique_ptr<Storage>> storage = OpenStorage(options.folder);
+  if (!storage.ok()) {
+    return absl::Status(storage.status().code(),
+                        absl::StrCat("--state-directory: ", storage.status().message()));
+  }
+  absl::StatusOr<std::optional<v1::RunDescription>> found = ReadRunDescription(**storage);
+  if (!found.ok()) return found.status();
+  if (found->has_value()) {
+    if (absl::Status same = CheckRun(**found, job, options.shard, (*storage)->Describe("")); !same.ok()) {
+      return same;
+    }
+  }
+  std::unique_ptr<Durability> made(new Durability(options, job, *std::move(storage)));
+  made->found_ = *std::move(found);
+  return made;
+}
+
+absl::Status Durability::Begin(ServerContext* context, Lead* lead) {
+  context_ = context;
+  lead_ = lead;
+  if (lead != nullptr) {
+    lead->set_changed([this] {
+      absl::MutexLock lock(&mutex_);
+      lead_changed_ = true;
+    });
+  }
+  state_id_ = context->incarnation;
+  if (found_.has_value()) {
+    if (absl::Status restored = Restore(); !restored.ok()) return restored;
+  } else {
+    context->shard.set_agreed([this](const Shard::Agreement& agreed) { return BeginRun(agreed); });
+  }
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+absl::Status Durability::BeginRun(const Shard::Agreement& agreed) {
+  v1::RunDescription description =
+      DescribeRun(job_, agreed.schema, agreed.plan, agreed.train_examples, options_.shard);
+  description.set_state_id(context_->incarnation);
+  description.set_incarnation(context_->incarnation);
+  absl::Status status = WriteRunDescription(storage_.get(), description);
+  if (status.ok()) status = OpenJournal(IdentityOf(description), 1);
+  if (!status.ok()) {
+    LOG(ERROR) << "the state directory cannot be used: " << status;
+    return absl::UnavailableError(absl::StrCat("this server cannot write its state: ", status.message()));
+  }
+  context_->shard.set_last_number(journal_->first_number() - 1);
+  return absl::OkStatus();
+}
+
+absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t least_number) {
+  absl::StatusOr<std::unique_ptr<Journal>> journal =
+      Journal::Open(storage_.get(), {.mode = mode_,
+                                     .identity = identity,
+                                     .incarnation = context_->incarnation,
+                                     .least_number = least_number,
+                                     .on_failure = [this](const absl::Status& failure) {
+                                       JournalFailed(failure);
+                                     }});
+  if (!journal.ok()) return journal.status();
+  journal_ = *std::move(journal);
+  identity_ = identity;
+  begun_.store(true, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status Durability::Restore() {
+  const absl::Time start = absl::Now();
+  v1::RunDescription& found = *found_;
+  // It was checked that the job is the same; how servers and workers talk may have changed.
+  v1::Contract contract = found.contract();
+  contract.set_protocol(kProtocolVersion);
+  Shard& shard = context_->shard;
+  if (absl::Status agreed = shard.Agree(contract, job_.name(), found.model(), found.train_examples());
+      !agreed.ok()) {
+    return absl::Status(agreed.code(), absl::StrCat(storage_->Describe(kRunFile), ": ", agreed.message()));
+  }
+  const StateIdentity identity = IdentityOf(found);
+  absl::Time told = start;
+  Target target(*this);
+  absl::StatusOr<Recovered> recovered = Recover(
+      *storage_, identity, &target, {.proceed = [&](const Event& event, uint64_t replayed) {
+        if (absl::Now() - told > kTellReplay) {
+          told = absl::Now();
+          LOG(INFO) << "replaying the journal: at event " << event.number << ", " << replayed << " so far";
+        }
+        return true;
+      }});
+  if (!recovered.ok()) return recovered.status();
+  for (const PassedOver& passed : recovered->passed_over) {
+    LOG(WARNING) << storage_->Describe(passed.name) << " was passed over: " << passed.why;
+  }
+  if (lead_ != nullptr) {
+    const absl::StatusOr<std::string> text = storage_->Read(kLeadFile);
+    std::optional<v1::LeadState> newer;
+    if (text.ok()) {
+      // Only what was reported is lost with it.
+      if (absl::Status parsed = ParseText(*text, &newer.emplace()); !parsed.ok()) {
+        LOG(WARNING) << storage_->Describe(kLeadFile) << " is damaged and passed over: " << parsed.message();
+        newer.reset();
+      }
+    } else if (!absl::IsNotFound(text.status())) {
+      return text.status();
+    }
+    lead_->Resume(newer.has_value() ? &*newer : nullptr);
+  }
+  found.set_incarnation(context_->incarnation);
+  // Without a journal, what came after the checkpoint is lost.
+  if (mode_ == JournalMode::kOff) found.set_state_id(context_->incarnation);
+  *found.mutable_job() = job_;
+  *found.mutable_contract() = contract;
+  if (absl::Status written = WriteRunDescription(storage_.get(), found); !written.ok()) return written;
+  state_id_ = found.state_id();
+  if (absl::Status opened = OpenJournal(identity, recovered->next_number); !opened.ok()) return opened;
+  shard.set_last_number(journal_->first_number() - 1);
+  const uint64_t closed = shard.CloseCompleteRounds();
+  RestoreMembers();
+  replayed_ = recovered->replayed;
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  absl::MutexLock lock(&mutex_);
+  restored_ = absl::StrFormat(
+      "%s, %d events of the journal replayed, in %.2f s",
+      recovered->checkpoint_name.empty() ? "no checkpoint" : recovered->checkpoint_name, recovered->replayed,
+      seconds);
+  if (recovered->checkpoint.has_value()) {
+    newest_.path = storage_->Describe(recovered->checkpoint_name);
+    newest_.step = recovered->checkpoint->about.step;
+    newest_.epoch = recovered->checkpoint->about.epoch;
+    written_at_ = start;  // as far as this start knows
+    newest_number_ = recovered->checkpoint->next_number() - 1;
+  }
+  LOG(INFO) << "goes on from " << storage_->Describe("") << ": " << restored_ << "; next event "
+            << shard.last_number() + 1 << (closed == 0 ? "" : absl::StrCat(", ", closed, " rounds closed"));
+  return absl::OkStatus();
+}
+
+// Whoever was there has a lease from now on; who comes back must be known, so that older
+// incarnations stay fenced.
+void Durability::RestoreMembers() {
+  const int64_t now = MonotonicNanoseconds();
+  const LeadSlots known = lead_ == nullptr ? LeadSlots(0) : lead_->slots();
+  for (uint32_t worker = 0; worker < context_->members.slots(); ++worker) {
+    uint64_t incarnation = worker < known.size() ? known.known(worker) : 0;
+    bool training = worker < known.size() && known.dealing(worker) != 0;
+    for (const auto& cell : context_->shard.agreement()->cells) {
+      absl::MutexLock lock(&cell->mutex);
+      const uint64_t there = cell->segment->incarnation(worker);
+      if (there < incarnation) continue;
+      training = cell->segment->joined(worker) || (there == incarnation && training);
+      incarnation = there;
+    }
+    if (incarnation != 0) context_->members.Restore(worker, incarnation, training, now);
+  }
+}
+
+void Durability::Record(const Event& event) {
+  if (options_.also != nullptr) options_.also->Record(event);
+  if (begun()) journal_->Record(event);
+}
+
+bool Durability::JournalStands() const {
+  return mode_ != JournalMode::kOff && begun() && journal_->status().ok();
+}
+
+absl::Status Durability::status() const {
+  if (continues_ || !begun()) return absl::OkStatus();
+  const absl::Status journal = journal_->status();
+  if (journal.ok()) return journal;
+  return absl::UnavailableError(absl::StrCat("this server ends, since it cannot keep what it is told: ",
+                                             journal.message()));
+}
+
+void Durability::JournalFailed(const absl::Status& failure) {
+  if (continues_) {
+    LOG(ERROR) << "training goes on without a journal (durability.on_failure: continue): what comes after "
+                  "the newest checkpoint is lost if this server dies";
+    return;
+  }
+  LOG(ERROR) << "this server ends (durability.on_failure: stop); start it again when the disk can be written";
+  if (options_.failed) options_.failed(failure);
+}
+
+void Durability::RequestCheckpoint(std::function<void(absl::StatusOr<Written>)> done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!closing_) {
+      requests_.push_back(std::move(done));
+      return;
+    }
+  }
+  done(absl::UnavailableError("this server is shutting down"));
+}
+
+bool Durability::CheckpointIsDue(absl::Time now) const {
+  if (!begun()) return false;
+  if (context_->shard.last_number() <= newest_number_) return false;
+  const v1::DurabilitySpec& spec = job_.durability();
+  return now - attempted_ >= absl::Seconds(spec.checkpoint_seconds()) ||
+         journal_->figures().bytes - journal_bytes_then_ >= spec.checkpoint_journal_bytes();
+}
+
+void Durability::Run() {
+  for (;;) {
+    std::vector<std::function<void(absl::StatusOr<Written>)>> requests;
+    bool due = false, lead_changed = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wake = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return closing_ || !requests_.empty() || lead_changed_;
+      };
+      mutex_.AwaitWithTimeout(absl::Condition(&wake), kLook);
+      requests.swap(requests_);
+      if (closing_ && requests.empty()) return;
+      due = CheckpointIsDue(absl::Now());
+      lead_changed = std::exchange(lead_changed_, false) && begun();
+    }
+    if (lead_changed) SaveLead();
+    if (!due && requests.empty()) continue;
+    const absl::StatusOr<Written> written = WriteCheckpoint();
+    for (const auto& done : requests) done(written);
+  }
+}
+
+void Durability::SaveLead() {
+  const absl::Status saved = WriteWholeFile(storage_.get(), kLeadFile, PrintText(lead_->state()),
+                                            mode_ == JournalMode::kSynced);
+  if (!saved.ok()) LOG(ERROR) << "what the lead was told is not kept: " << saved;
+}
+
+absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
+  const absl::Time start = absl::Now();
+  const Shard::Agreement* agreed = context_->shard.agreement();
+  if (agreed == nullptr || !context_->shard.MissingSegments().empty()) {
+    absl::MutexLock lock(&mutex_);
+    attempted_ = start;
+    return absl::FailedPreconditionError(
+        "there is nothing to write yet: no worker has brought the first values");
+  }
+  const uint64_t number = context_->shard.last_number();
+  const uint64_t journal_bytes = journal_->figures().bytes;
+  Written written;
+  auto committed = WriteFiles(*agreed, &written);
+  written.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  absl::MutexLock lock(&mutex_);
+  attempted_ = start;
+  if (!committed.ok()) {
+    ++failures_;
+    LOG(ERROR) << "no checkpoint was written, the last one stays: " << committed.status();
+    return committed.status();
+  }
+  ++checkpoints_;
+  checkpoint_seconds_ = written.seconds;
+  written_at_ = absl::Now();
+  newest_ = written;
+  newest_number_ = number;
+  journal_bytes_then_ = journal_bytes;
+  LOG(INFO) << absl::StrFormat("%s: step %d, %.1f MiB in %.2f s", written.path, written.step,
+                               Mebibytes(written.bytes), written.seconds);
+  return written;
+}
+
+absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::Agreement& agreed,
+                                                                   Written* written) {
+  CheckpointAbout about = {.identity = identity_, .incarnation = context_->incarnation};
+  uint64_t highest = 0;  // of the numbers that states have
+  if (JournalStands()) {
+    const absl::StatusOr<uint64_t> file = journal_->Rotate();
+    if (!file.ok()) return file.status();
+    about.journal_file = *file;
+  }
+  for (const auto& cell : agreed.cells) {
+    absl::MutexLock lock(&cell->mutex);
+    written->step = std::max(written->step, cell->segment->clock());
+  }
+  written->epoch = static_cast<uint32_t>(written->step / agreed.batches_per_epoch);
+  about.step = written->step;
+  about.epoch = written->epoch;
+  std::optional<Lead::Saved> lead;
+  if (lead_ != nullptr) lead = lead_->Save();
+  if (lead.has_value()) about.extra[kLeadStateKey] = PrintText(lead->state);
+  const bool journaled = about.journal_file != 0;
+  auto writer = CheckpointWriter::Begin(storage_.get(), std::move(about), agreed.schema, agreed.plan);
+  if (!writer.ok()) return writer.status();
+  if (lead.has_value()) {
+    highest = std::max(highest, lead->number);
+    if (absl::Status added = (*writer)->AddDealer(lead->number, lead->dealer); !added.ok()) return added;
+  }
+  for (const auto& cell : agreed.cells) {
+    const Shard::Snapshot snapshot = context_->shard.TakeSnapshot(*cell);
+    highest = std::max(highest, snapshot.number);
+    written->bytes += snapshot.state.size() + snapshot.theta.size() * sizeof(float);
+    if (absl::Status added =
+            (*writer)->AddSegment(cell->plan->id, snapshot.number, snapshot.theta, snapshot.state);
+        !added.ok()) {
+      return added;
+    }
+  }
+  // No checkpoint may be ahead of the journal.
+  if (journaled) {
+    if (absl::Status synced = journal_->SyncThrough(highest); !synced.ok()) return synced;
+  }
+  auto committed = (*writer)->Commit(job_.durability().keep_checkpoints());
+  if (!committed.ok()) return committed;
+  written->path = storage_->Describe(committed->name);
+  if (!committed->removal.ok()) LOG(WARNING) << "older checkpoints stay: " << committed->removal;
+  if (JournalStands() && committed->journal_file != 0 && !job_.durability().keep_journal()) {
+    if (absl::Status removed = journal_->RemoveBefore(committed->journal_file); !removed.ok()) {
+      LOG(WARNING) << "older files of the journal stay: " << removed;
+    }
+  }
+  return committed;
+}
+
+void Durability::FillStatus(v1::StatusReply* reply) const {
+  const absl::Status journal = begun() ? journal_->status() : absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  reply->set_state_directory(storage_->Describe(""));
+  reply->set_journal(journal.ok() ? job_.durability().journal() : absl::StrCat("failed: ", journal.message()));
+  reply->set_checkpoint_age_seconds(
+      written_at_ == absl::InfinitePast() ? -1 : absl::ToDoubleSeconds(absl::Now() - written_at_));
+  reply->set_checkpoint_step(newest_.step);
+  reply->set_replayed_events(replayed_);
+  reply->set_restored(restored_);
+}
+
+void Durability::UpdateMetrics(ServerMetrics* metrics) {
+  if (!begun()) return;
+  const JournalFigures figures = journal_->figures();
+  absl::MutexLock lock(&mutex_);
+  const auto add = [](prometheus::Counter* counter, uint64_t now, uint64_t* told) {
+    counter->Increment(static_cast<double>(now - std::exchange(*told, now)));
+  };
+  add(metrics->journal_events, figures.events, &told_.events);
+  add(metrics->journal_bytes, figures.bytes, &told_.bytes);
+  add(metrics->journal_syncs, figures.syncs, &told_.syncs);
+  add(metrics->checkpoints, checkpoints_, &told_.checkpoints);
+  add(metrics->checkpoint_failures, failures_, &told_.failures);
+  metrics->journal_failed->Set(journal_->status().ok() ? 0 : 1);
+  metrics->checkpoint_duration_seconds->Set(checkpoint_seconds_);
+  // Before the first one: since the start.
+  metrics->checkpoint_age_seconds->Set(
+      written_at_ == absl::InfinitePast() ? SecondsBetween(context_->started, MonotonicNanoseconds())
+                                          : absl::ToDoubleSeconds(absl::Now() - written_at_));
+}
+
+absl::Status Durability::Finish() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closing_) return absl::OkStatus();
+    closing_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+  if (!begun()) return absl::OkStatus();
+  bool changed, write;
+  {
+    absl::MutexLock lock(&mutex_);
+    changed = std::exchange(lead_changed_, false);
+    write = context_->shard.last_number() > newest_number_;
+  }
+  absl::Status status;
+  if (changed && lead_ != nullptr) SaveLead();
+  if (write && context_->shard.MissingSegments().empty()) status = WriteCheckpoint().status();
+  status.Update(journal_->Close());
+  return status;
+}
+
+}  // namespace foreshard

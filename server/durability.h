@@ -1,0 +1,161 @@
+// What a server keeps on disk of its state: the journal of its events, a checkpoint now and
+// then, and after a start the way back. One folder, of this server alone:
+//
+//   run.textproto           which run it is of (server/run_description.h)
+//   journal.*               server/journal.h
+//   checkpoint.*            server/checkpoint_files.h
+//   lead.textproto          the lead's: evaluations, and why the job was stopped
+//
+//   auto durability = Durability::Open(options, job).value();
+//   ServerContext context(job, shard, durability.get(), ...);   // events go through it
+//   RETURN_IF_ERROR(durability->Begin(&context, lead));         // recovers, where there is something
+//   ...                                                         // serve
+//   RETURN_IF_ERROR(durability->Finish());                      // a last checkpoint
+//
+// An event is acknowledged once the journal has it: Shard::recorded() asks status(). Should the
+// journal fail, the job's durability.on_failure says what then:
+//   stop      status() is an error from then on, so that nothing is acknowledged that could be
+//             lost, and `failed` is called, by which the process ends. The workers wait for the
+//             next start, which has all that was acknowledged
+//   continue  training goes on without a journal; checkpoints stand alone from then on
+// A checkpoint that cannot be written is reported and tried again after the next interval: what
+// there is, checkpoint and journal, still says it all.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/storage/storage.h"
+#include "foreshard/v1/admin.pb.h"
+#include "foreshard/v1/job.pb.h"
+#include "foreshard/v1/state.pb.h"
+#include "server/journal.h"
+#include "server/recovery.h"
+#include "server/server_context.h"
+
+namespace foreshard {
+
+class Lead;
+
+struct DurabilityOptions {
+  std::string folder;
+  uint32_t shard = 0;
+  EventSink* also = nullptr;  // gets every event too; outlives this; may be null
+  // Called once, by any thread, when the server must end because the journal has failed. May be empty.
+  std::function<void(const absl::Status&)> failed;
+};
+
+// Thread-safe once Begin has returned.
+class Durability final : public EventSink {
+ public:
+  // Takes the folder for this process and reads which run it is of. FAILED_PRECONDITION: of another
+  // job or shard, or another process has it. DATA_LOSS: it cannot be read.
+  static absl::StatusOr<std::unique_ptr<Durability>> Open(const DurabilityOptions& options,
+                                                          const v1::JobSpec& job);
+  ~Durability() override;
+
+  // The lowest incarnation that this start may have.
+  uint64_t least_incarnation() const { return found_.has_value() ? found_->incarnation() + 1 : 1; }
+
+  // Brings shard, lead (null on other servers) and members back to where the last start was
+  // when it ended, however it ended, and begins the journal. In a new folder the journal begins
+  // when the shard's Agree settles the schema. Errors as of Recover and Journal::Open; context
+  // and lead outlive this.
+  absl::Status Begin(ServerContext* context, Lead* lead);
+  // HelloReply.state_id.
+  uint64_t state_id() const { return state_id_.load(); }
+  // Whether a Record may wait for the disk.
+  bool slow() const { return mode_ == JournalMode::kSynced; }
+
+  // EventSink.
+  void Record(const Event& event) override;
+  absl::Status status() const override;
+
+  struct Written {
+    std::string path;
+    uint64_t step = 0;
+    uint32_t epoch = 0;
+    uint64_t bytes = 0;
+    double seconds = 0;
+  };
+  // A checkpoint as soon as possible, written by a thread of this object, which calls `done`.
+  // FAILED_PRECONDITION: there is nothing to write yet.
+  void RequestCheckpoint(std::function<void(absl::StatusOr<Written>)> done);
+
+  // Adds what the status tells, and renews the gauges.
+  void FillStatus(v1::StatusReply* reply) const;
+  void UpdateMetrics(ServerMetrics* metrics);
+
+  // No event comes any more: a last checkpoint, where something has happened since the newest, and
+  // the journal's end. Calling it again does nothing.
+  absl::Status Finish();
+
+ private:
+  class Target;
+
+  Durability(const DurabilityOptions& options, const v1::JobSpec& job, std::unique_ptr<Storage> storage);
+
+  // Of the Agree that settles the schema, in a new folder.
+  absl::Status BeginRun(const Shard::Agreement& agreed);
+  absl::Status Restore();
+  void RestoreMembers();
+  absl::Status OpenJournal(const StateIdentity& identity, uint64_t least_number);
+  void JournalFailed(const absl::Status& failure);
+  bool JournalStands() const;
+  bool begun() const { return begun_.load(std::memory_order_acquire); }
+
+  void Run();
+  bool CheckpointIsDue(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SaveLead();
+  // Of the thread, or when that has ended.
+  absl::StatusOr<Written> WriteCheckpoint();
+  absl::StatusOr<CheckpointWriter::Committed> WriteFiles(const Shard::Agreement& agreed, Written* written);
+
+  const DurabilityOptions options_;
+  const v1::JobSpec job_;
+  const JournalMode mode_;
+  const bool continues_;  // without a journal, should that fail
+  const std::unique_ptr<Storage> storage_;
+  std::optional<v1::RunDescription> found_;
+  ServerContext* context_ = nullptr;
+  Lead* lead_ = nullptr;
+  std::atomic<uint64_t> state_id_{0};
+  std::atomic<uint64_t> replayed_{0};
+
+  // Made before any event is recorded, and there from begun_ on.
+  std::unique_ptr<Journal> journal_;
+  StateIdentity identity_;
+  std::atomic<bool> begun_{false};
+
+  mutable absl::Mutex mutex_;
+  std::string restored_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool lead_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::function<void(absl::StatusOr<Written>)>> requests_ ABSL_GUARDED_BY(mutex_);
+  absl::Time attempted_ ABSL_GUARDED_BY(mutex_);   // the last checkpoint
+  absl::Time written_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // the newest that is safe
+  Written newest_ ABSL_GUARDED_BY(mutex_);
+  uint64_t newest_number_ ABSL_GUARDED_BY(mutex_) = 0;  // last event when it was begun
+  uint64_t journal_bytes_then_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t checkpoints_ ABSL_GUARDED_BY(mutex_) = 0, failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  double checkpoint_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  // What the counters have been told.
+  struct Told {
+    uint64_t events = 0, bytes = 0, syncs = 0, checkpoints = 0, failures = 0;
+  } told_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;
+};
+
+}  // namespace foreshard

@@ -1,0 +1,408 @@
+"""The chart: really rendered, over a matrix of values; every object against Kubernetes' own schemas
+and our own rules, each of which is shown to fail on what it is for; values that contradict are
+refused; the rendered command lines taken by the real programs.
+
+  chart_test.py --programs=build-release/bin
+"""
+
+import argparse
+import base64
+import copy
+import json
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import found_tools
+
+CHART = found_tools.SOURCE / "deploy/helm/foreshard"
+HELM = found_tools.find("helm")
+try:
+    import jsonschema
+    import yaml
+except ImportError as missing:
+    found_tools.skip(f"{missing}: install python3-yaml and python3-jsonschema")
+import lint_chart
+
+MATRIX = {
+    "default": [],
+    "one shard": ["servers.shards=1"],
+    "sixteen shards": ["servers.shards=16", "workers.count=64"],
+    "cert-manager": ["tls.mode=certManager", "tls.certManager.issuerRef.name=issuer"],
+    "given secrets": ["tls.mode=secret", "tls.secret.server=servers", "tls.secret.worker=workers", "token.secretName=token"],
+    "plain": ["tls.mode=none", "token.generate=false"],
+    "gpu": ["workers.gpus=1", "workers.runtimeClassName=nvidia", "workers.tolerations[0].key=nvidia.com/gpu",
+            "workers.tolerations[0].operator=Exists", "workers.image.repository=foreshard-cuda"],
+    "monitored": ["monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true",
+                  "monitoring.dashboards.enabled=true", "monitoring.podMonitor.labels.release=prometheus"],
+    "data from a claim": ["data.type=claim", "data.claim.name=fashion-mnist"],
+    "data of the host": ["data.type=hostPath", "data.hostPath.path=/srv/data"],
+    "data fetched": ["data.type=fetch", "data.fetch.image=curl:8.5.0", "data.fetch.command={curl,-O,http://x/y}"],
+    "no state": ["servers.state.enabled=false", "evaluator.enabled=false"],
+    "a given job": ["job.existingConfigMap=job", "job.set={training.epochs=3,update.rule=dana_zero}"],
+    "a digest": ["image.digest=sha256:" + "a" * 64, "image.pullSecrets={registry}"],
+    "no workers": ["workers.enabled=false"],
+}
+GIVEN = {"servers", "workers", "token", "job"}
+
+REFUSED = {
+    "servers.shards=0": "shards", "workers.count=0": "count", "workers.gpus=8": "gpus", "tls.mode=sometimes": "mode",
+    "tls.mode=certManager": "issuerRef", "tls.mode=secret": "secret", "data.type=claim": "claim", "data.type=hostPath": "hostPath",
+    "data.type=fetch": "fetch", "job.spec=": "job", "job.set={training.epochs}": "set", "servers.terminationGracePeriodSeconds=5":
+    "terminationGracePeriodSeconds", "security.runAsUser=0": "runAsUser", "servers.replicas=3": "replicas", "image.digest=abc": "digest",
+    "servers.state.size=plenty": "size", "workers.extraArgs={device}": "extraArgs", "data.mountPath=data": "mountPath",
+}
+
+
+def run(*command):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
+
+
+def helm(*arguments, values=()):
+    return run(HELM, *arguments, *[w for v in values for w in ("--set", v)])
+
+
+def render(values=(), files=()):
+    done = helm("template", "demo", CHART, "--namespace", "training", *[w for f in files for w in ("--set-file", f)], values=values)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return [d for d in yaml.safe_load_all(done.stdout) if d]
+
+
+def schema_validator(folder, thing):
+    """Of an object's kind, by the schemas of one version of Kubernetes, in which no other fields are allowed."""
+    base = "https://kubernetes.io/api/"  # as they call themselves; nothing is fetched
+    if folder not in DEFINITIONS:
+        definitions = json.loads((folder / "_definitions.json").read_text())
+        definitions.pop("$id", None)
+        DEFINITIONS[folder] = jsonschema.RefResolver(base, {}, store={base + "_definitions.json": definitions})
+    group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", thing["apiVersion"])
+    schema = json.loads((folder / f'{thing["kind"].lower()}-{group}.json').read_text())
+    schema.pop("$id", None)
+    return jsonschema.Draft7Validator(schema, resolver=DEFINITIONS[folder])
+
+
+DEFINITIONS = {}
+
+
+def flags_of(programs):
+    found = {}
+    for program in ("foreshard-server", "foreshard-worker"):
+        text = run(programs / program, "--help").stdout
+        found[program] = set(re.findall(r"(--[a-z][a-z-]*)", text))
+    return found
+
+
+class Matrix(unittest.TestCase):
+    def test_lint_is_strict_and_clean(self):
+        for title, values in MATRIX.items():
+            with self.subTest(title):
+                done = helm("lint", "--strict", CHART, values=values)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_every_object_keeps_every_rule(self):
+        for title, values in MATRIX.items():
+            with self.subTest(title):
+                self.assertEqual(lint_chart.lint(render(values), FLAGS, GIVEN), [])
+
+    def test_every_object_is_what_kubernetes_takes(self):
+        folder = found_tools.schemas()
+        if folder is None:
+            self.skipTest("no schemas: tools/install-deploy-tools")
+        custom = {"Certificate", "PodMonitor", "PrometheusRule"}
+        checked = 0
+        for version in ("1.31.0", "1.35.0"):
+            for title, values in MATRIX.items():
+                for thing in render(values):
+                    if thing["kind"] in custom:
+                        continue
+                    problems = [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in schema_validator(folder / version, thing).iter_errors(thing)]
+                    self.assertEqual(problems, [], f"{title}, Kubernetes {version}: {lint_chart.name(thing)}")
+                    checked += 1
+        self.assertGreater(checked, 100)
+
+    def test_the_strict_schemas_refuse_a_field_that_is_not_there(self):
+        folder = found_tools.schemas()
+        if folder is None:
+            self.skipTest("no schemas: tools/install-deploy-tools")
+        thing = next(o for o in render() if o["kind"] == "StatefulSet")
+        thing["spec"]["template"]["spec"]["containers"][0]["readyProbe"] = {}
+        self.assertTrue(list(schema_validator(folder / "1.35.0", thing).iter_errors(thing)))
+
+    def test_other_names_stay_within_bounds(self):
+        for thing in render(["fullnameOverride=" + "a" * 60, "servers.shards=16"]):
+            self.assertLessEqual(len(thing["metadata"]["name"]), 63)
+
+
+class Values(unittest.TestCase):
+    def test_contradictions_are_refused_by_name(self):
+        for value, said in REFUSED.items():
+            with self.subTest(value):
+                done = helm("template", "demo", CHART, values=[value])
+                self.assertNotEqual(done.returncode, 0, value)
+                self.assertIn(said, done.stderr)
+
+    def test_the_readme_has_every_value(self):
+        readme = (CHART / "README.md").read_text()
+        documented = set(re.findall(r"^\| `([\w.]+)`", readme, re.M))
+        values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+        def leaves(node, path=()):
+            if isinstance(node, dict) and node and ".".join(path) not in documented:
+                for key, child in node.items():
+                    yield from leaves(child, path + (key,))
+            else:
+                yield ".".join(path)
+
+        wanted = set(leaves(values))
+        self.assertEqual(wanted - documented, set(), "values that README.md does not explain")
+        self.assertEqual(documented - wanted, set(), "README.md explains values that are not there")
+
+    def test_scaling_changes_the_job_that_runs_and_other_pods_are_another(self):
+        def jobs(*values):
+            return {o["metadata"]["name"]: o["spec"] for o in render(["tls.mode=none", *values])
+                    if o["kind"] == "Job" and lint_chart.component(o) == "worker"}
+        few, many, other = jobs(), jobs("workers.count=9"), jobs("job.set={training.epochs=2}")
+        self.assertEqual(set(few), set(many))
+        self.assertEqual(next(iter(many.values()))["completions"], 9)
+        self.assertNotEqual(set(few), set(other))
+
+    def test_dashboards_and_rules_are_in_the_chart_as_they_are(self):
+        objects = render(MATRIX["monitored"])
+        boards = [o for o in objects if o["kind"] == "ConfigMap" and "dashboard" in o["metadata"]["name"]]
+        for board in boards:
+            for file, text in board["data"].items():
+                self.assertEqual(json.loads(text), json.loads((found_tools.SOURCE / "deploy/grafana" / file).read_text()))
+        self.assertEqual(len(boards), len(list((found_tools.SOURCE / "deploy/grafana").glob("*.json"))))
+        rules = next(o for o in objects if o["kind"] == "PrometheusRule")
+        self.assertEqual(rules["spec"], yaml.safe_load((found_tools.SOURCE / "deploy/prometheus/rules.yaml").read_text()))
+
+    def test_notes_warn_of_what_is_open(self):
+        notes = helm("install", "demo", CHART, "--dry-run=client", "--namespace", "training",
+                     values=["tls.mode=none", "token.generate=false", "servers.state.enabled=false"]).stdout
+        for said in ("tls.mode is none", "without a token", "begins anew", "demo-foreshard-server-0"):
+            self.assertIn(said, notes)
+
+
+def pod(objects, component):
+    return next(o for o in objects if o["kind"] in ("StatefulSet", "Job") and lint_chart.component(o) == component)["spec"]["template"]
+
+
+def main_container(objects, component):
+    return next(c for c in pod(objects, component)["spec"]["containers"] if c["name"] == "foreshard")
+
+
+def find(objects, kind, ending=""):
+    return next(o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(ending))
+
+
+def replace_argument(container, flag, new):
+    container["args"] = [a for a in container["args"] if a.partition("=")[0] != flag] + ([new] if new else [])
+
+
+# Of each rule: what to break so that it, at least, finds it.
+BREAK = {
+    "non_root": lambda o: pod(o, "server")["spec"]["securityContext"].update(runAsNonRoot=False),
+    "seccomp": lambda o: pod(o, "worker")["spec"]["securityContext"].pop("seccompProfile"),
+    "fs_group": lambda o: pod(o, "server")["spec"]["securityContext"].pop("fsGroupChangePolicy"),
+    "locked_container": lambda o: main_container(o, "server")["securityContext"].update(readOnlyRootFilesystem=False),
+    "no_service_account_token": lambda o: pod(o, "worker")["spec"].pop("automountServiceAccountToken"),
+    "no_host": lambda o: pod(o, "worker")["spec"].update(hostNetwork=True),
+    "resources": lambda o: main_container(o, "evaluator")["resources"]["limits"].pop("memory"),
+    "pinned_image": lambda o: main_container(o, "worker").update(image="registry:5000/foreshard"),
+    "standard_labels": lambda o: find(o, "Service")["metadata"]["labels"].pop("app.kubernetes.io/version"),
+    "stable_selectors": lambda o: find(o, "StatefulSet")["spec"]["selector"]["matchLabels"].update({"app.kubernetes.io/version": "1"}),
+    "selector_finds_pods": lambda o: find(o, "Service")["spec"]["selector"].update(other="x"),
+    "template_matches_selector": lambda o: pod(o, "server")["metadata"]["labels"].pop("app.kubernetes.io/component"),
+    "servers_are_stateful": lambda o: find(o, "StatefulSet")["spec"].update(podManagementPolicy="OrderedReady"),
+    "replicas_are_shards": lambda o: find(o, "StatefulSet")["spec"].update(replicas=3),
+    "headless_service": lambda o: find(o, "Service")["spec"].update(publishNotReadyAddresses=False),
+    "servers_names_resolve": lambda o: find(o, "StatefulSet")["spec"].update(serviceName="other"),
+    "ports_exist": lambda o: find(o, "Service")["spec"]["ports"][0].update(targetPort="other"),
+    "ports_are_listened_on": lambda o: replace_argument(main_container(o, "server"), "--listen", "--listen=0.0.0.0:50052"),
+    "server_probes": lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(port=50051),
+    "time_to_drain": lambda o: pod(o, "server")["spec"].update(terminationGracePeriodSeconds=20),
+    "disruption_budget": lambda o: find(o, "PodDisruptionBudget")["spec"].update(maxUnavailable=2),
+    "spread": lambda o: pod(o, "server")["spec"].pop("topologySpreadConstraints"),
+    "worker_jobs": lambda o: find(o, "Job")["spec"].update(podReplacementPolicy="TerminatingOrFailed"),
+    "failure_policy": lambda o: find(o, "Job")["spec"]["podFailurePolicy"]["rules"].pop(0),
+    "worker_slot": lambda o: replace_argument(main_container(o, "worker"), "--slot", "--slot=0"),
+    "environment_exists": lambda o: main_container(o, "worker").update(env=[]),
+    "shared_memory": lambda o: next(v for v in pod(o, "worker")["spec"]["volumes"] if v["name"] == "shm").update(emptyDir={}),
+    "gpu_is_used": lambda o: replace_argument(main_container(o, "worker"), "--device", "--device=cuda"),
+    "mounts_have_volumes": lambda o: main_container(o, "server")["volumeMounts"][0].update(subPath="job.textproto"),
+    "volumes_are_mounted": lambda o: pod(o, "server")["spec"]["volumes"].append({"name": "unused", "emptyDir": {}}),
+    "files_are_mounted": lambda o: replace_argument(main_container(o, "worker"), "--token-file", "--token-file=/run/token"),
+    "secrets_exist": lambda o: o.remove(find(o, "Secret", "-token")),
+    "secrets_are_private": lambda o: next(v for v in pod(o, "server")["spec"]["volumes"] if "secret" in v)["secret"].update(defaultMode=0o444),
+    "trust": lambda o: replace_argument(main_container(o, "worker"), "--tls-ca", None),
+    "network_policies": lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].pop(0),
+    "state_is_kept": lambda o: find(o, "StatefulSet")["spec"].pop("volumeClaimTemplates"),
+    "configuration_checksum": lambda o: pod(o, "server")["metadata"].pop("annotations"),
+    "known_flags": lambda o: main_container(o, "server")["args"].append("--fast"),
+}
+
+
+class Rules(unittest.TestCase):
+    def test_each_rule_finds_what_it_is_for(self):
+        self.assertEqual(set(BREAK), set(lint_chart.RULES), "a rule without its fixture")
+        whole = render()
+        for title, damage in BREAK.items():
+            with self.subTest(title):
+                objects = copy.deepcopy(whole)
+                damage(objects)
+                self.assertNotEqual(lint_chart.lint(objects, FLAGS, only={title}), [], f"{title} found nothing")
+
+    def test_certificates_must_have_the_names_that_are_called(self):
+        objects = render(MATRIX["cert-manager"])
+        find(objects, "Certificate", "-server-tls")["spec"]["dnsNames"].pop()
+        self.assertTrue(lint_chart.lint(objects, FLAGS, only={"trust"}))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Programs(unittest.TestCase):
+    """The rendered pods' containers as processes: their files where the chart mounts them, but in a
+    folder; their addresses on loopback; nothing else of a command line is changed."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="foreshard-chart-")
+        self.processes = []
+
+    def tearDown(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self.folder.cleanup()
+
+    def place(self, objects, component, ordinal):
+        """The pod's files; the container's command line with their places."""
+        template = pod(objects, component)
+        container = main_container(objects, component)
+        root = pathlib.Path(self.folder.name) / f"{component}-{ordinal}"
+        made = {o["metadata"]["name"]: o for o in objects if o["kind"] in ("Secret", "ConfigMap")}
+        volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+        for mount in container["volumeMounts"]:
+            place = root / mount["mountPath"].lstrip("/")
+            place.mkdir(parents=True, exist_ok=True)
+            volume = volumes.get(mount["name"], {})
+            source = volume.get("secret", {}).get("secretName") or volume.get("configMap", {}).get("name")
+            for key, value in made[source]["data"].items() if source else ():
+                file = place / key
+                if "secret" in volume:
+                    file.write_bytes(base64.b64decode(value))
+                    file.chmod(0o440)
+                else:
+                    file.write_text(value)
+        command = []
+        for argument in container["command"][1:] + container["args"]:
+            flag, _, value = argument.partition("=")
+            if any(value == m["mountPath"] or value.startswith(m["mountPath"] + "/") for m in container["volumeMounts"]):
+                argument = f"{flag}={root}{value}"
+            command.append(argument)
+        return [str(PROGRAMS / container["command"][0])] + command
+
+    def start(self, command, log):
+        with open(log, "w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        self.processes.append(process)
+        return process
+
+    def test_they_train_with_the_rendered_command_lines(self):
+        objects = render(["workers.count=2", "job.set={training.epochs=1,data.examples=6400}"])
+        names = main_container(objects, "worker")["args"]
+        called = next(a for a in names if a.startswith("--servers=")).partition("=")[2].split(",")
+        ports = {address: free_port() for address in called}
+        folder = pathlib.Path(self.folder.name)
+        servers = []
+        for shard, address in enumerate(called):
+            command = []
+            for argument in self.place(objects, "server", shard):
+                command.append({"--shard=ordinal": f"--shard={shard}", "--listen=0.0.0.0:50051": f"--listen=127.0.0.1:{ports[address]}",
+                                "--health-listen=0.0.0.0:8086": "--health-listen=127.0.0.1:0",
+                                "--metrics-listen=0.0.0.0:9090": "--metrics-listen=127.0.0.1:0"}.get(argument, argument))
+            ready = folder / f"server-{shard}.ready"
+            servers.append((self.start(command + [f"--ready-file={ready}"], folder / f"server-{shard}.log"), ready, folder / f"server-{shard}.log"))
+        for process, ready, log in servers:
+            end = time.monotonic() + 30
+            while not ready.exists() and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertTrue(ready.exists(), log.read_text())
+        workers = []
+        for component, index in (("worker", 0), ("worker", 1), ("evaluator", 0)):
+            command = []
+            for argument in self.place(objects, component, index):
+                argument = argument.replace("$(JOB_COMPLETION_INDEX)", str(index)).replace("$(POD_NAME)", f"{component}-{index}")
+                # The certificates' names on loopback; that they have the services' names, a rule proves.
+                for address, port in ports.items():
+                    argument = argument.replace(address, f"localhost:{port}")
+                command.append(argument.replace("--metrics-listen=0.0.0.0:9090", "--metrics-listen=127.0.0.1:0"))
+            log = folder / f"{component}-{index}.log"
+            workers.append((self.start(command, log), log))
+        for process, log in workers:
+            self.assertEqual(process.wait(timeout=90), 0, log.read_text())
+        for process, _, log in servers:
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=30), 0, log.read_text())
+
+    def test_a_bad_job_ends_with_two_and_so_the_job_at_once(self):
+        objects = render(["job.set={training.epochs=-1}"])
+        log = pathlib.Path(self.folder.name) / "log"
+        command = [a.replace("$(JOB_COMPLETION_INDEX)", "0") for a in self.place(objects, "worker", 0)]
+        self.assertEqual(self.start(command, log).wait(timeout=30), 2, log.read_text())
+        self.assertIn("training.epochs", log.read_text())
+
+
+class Examples(unittest.TestCase):
+    def test_they_use_the_chart_s_names_and_flags(self):
+        objects = render()
+        called = next(a for a in main_container(objects, "worker")["args"] if a.startswith("--servers="))
+        seen = set()
+        for path in sorted((CHART / "examples").glob("*.yaml")):
+            for thing in filter(None, yaml.safe_load_all(path.read_text())):
+                seen.add(thing["kind"])
+                for container in containers_of(thing):
+                    self.assertIn(called, container["args"], f"{path.name}: another list of servers than the chart's")
+                    for argument in container["args"]:
+                        self.assertIn(argument.partition("=")[0], FLAGS[container["command"][0]], path.name)
+        self.assertLessEqual({"JobSet", "LocalQueue"}, seen)
+        self.assertTrue(any("volcano" in (p.read_text()) for p in (CHART / "examples").glob("*.yaml")))
+
+    def test_kueue_s_values_render(self):
+        objects = render(files=(), values=["workers.jobLabels.kueue\\.x-k8s\\.io/queue-name=training"])
+        job = next(o for o in objects if o["kind"] == "Job" and lint_chart.component(o) == "worker")
+        self.assertEqual(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "training")
+
+
+def containers_of(node):
+    if isinstance(node, dict):
+        for container in node.get("containers", []):
+            yield container
+        for child in node.values():
+            yield from containers_of(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from containers_of(child)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--programs", required=True, type=pathlib.Path)
+    arguments, rest = parser.parse_known_args()
+    if HELM is None:
+        found_tools.skip("no helm: tools/install-deploy-tools")
+    PROGRAMS = arguments.programs.resolve()
+    FLAGS = flags_of(PROGRAMS)
+    unittest.main(argv=[sys.argv[0], *rest])

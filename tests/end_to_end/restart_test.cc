@@ -1,0 +1,190 @@
+// Servers that are killed and started again on what they have kept.
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "server/checkpoint_files.h"
+#include "tests/end_to_end/job_folder.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr uint32_t kShards = 2;
+
+class RestartTest : public EndToEndTest {
+ protected:
+  std::string StateOf(const std::string& run, uint32_t shard) const {
+    return Path(absl::StrCat(run, "/shard-", shard));
+  }
+
+  // Servers that keep their state below `run`.
+  void Begin(const std::string& job, const std::string& run) {
+    run_ = run;
+    fs::create_directories(Path(run));
+    fleet_ = MakeFleet(job);
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      ASSERT_TRUE(
+          fleet_->StartServer(shard, {absl::StrCat("--state-directory=", StateOf(run, shard))}).ok());
+    }
+    const absl::Status up = fleet_->WaitForServers(kPatience);
+    ASSERT_TRUE(up.ok()) << up;
+    addresses_ = fleet_->addresses();
+  }
+
+  // The same process again, at the same address.
+  void StartAgain(uint32_t shard) {
+    ASSERT_TRUE(fleet_
+                    ->StartServer(shard, {absl::StrCat("--state-directory=", StateOf(run_, shard)),
+                                          absl::StrCat("--listen=", addresses_[shard])})
+                    .ok());
+    const absl::Status up = fleet_->WaitForServers(kPatience);
+    ASSERT_TRUE(up.ok()) << up;
+  }
+
+  void Kill(uint32_t shard) {
+    Child* child = fleet_->Find(absl::StrCat("server-", shard));
+    child->process->Signal(SIGKILL);
+    ASSERT_TRUE(WaitUntil([&] { return fleet_->Running(Role::kServer) == kShards - 1; }));
+  }
+
+  // Kills a server whenever so many more batches are complete, the lead every second time.
+  void KillAndRestart(int times, uint64_t batches) {
+    for (int k = 0; k < times; ++k) {
+      const uint64_t wanted = Completed(*fleet_) + batches;
+      ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet_) >= wanted; })) << LogOf(*fleet_, "server-0");
+      const uint32_t shard = k % 2 == 0 ? 1 : 0;
+      Kill(shard);
+      StartAgain(shard);
+      EXPECT_THAT(LogOf(*fleet_, absl::StrCat("server-", shard)), HasSubstr("goes on from"));
+    }
+  }
+
+  void ExpectWorkersDone() {
+    ASSERT_TRUE(fleet_->WaitForExits(Role::kWorker, kPatience));
+    for (const Child& child : fleet_->children()) {
+      if (child.role != Role::kWorker) continue;
+      EXPECT_TRUE(child.exit.has_value() && child.exit->ok()) << LogOf(*fleet_, child.name);
+    }
+  }
+
+  // The newest checkpoints' parameters, all shards, as they lie in their files.
+  std::string FinalParameters(const std::string& run) const {
+    std::string all;
+    for (uint32_t shard = 0; shard < kShards; ++shard) {
+      const auto storage = OpenStorageToRead(StateOf(run, shard));
+      EXPECT_TRUE(storage.ok()) << storage.status();
+      const auto list = Checkpoint::List(**storage);
+      EXPECT_TRUE(list.ok() && !list->empty()) << StateOf(run, shard);
+      const auto bytes = (*storage)->Read(list->back() + "/" + ParametersFileName(shard, kShards));
+      EXPECT_TRUE(bytes.ok()) << bytes.status();
+      // Behind the header, which says the step.
+      uint64_t header = 0;
+      std::copy_n(bytes->data(), 8, reinterpret_cast<char*>(&header));
+      all += bytes->substr(8 + header);
+    }
+    return all;
+  }
+
+  std::string run_;
+  std::unique_ptr<Fleet> fleet_;
+  std::vector<std::string> addresses_;
+};
+
+TEST_F(RestartTest, WorkersWaitAndTheJobIsDone) {
+  const std::string job = WriteJob({"training.epochs=40", "training.workers=2", "update.rule=dana_zero",
+                                    "timeouts.connect_seconds=60", "durability.checkpoint_seconds=0.3"});
+  Begin(job, "state");
+  for (uint32_t k = 0; k < 2; ++k) ASSERT_TRUE(fleet_->StartWorker(k).ok());
+  KillAndRestart(4, 30);
+  ExpectWorkersDone();
+  const std::vector<v1::StatusReply> statuses = Statuses(*fleet_);
+  ASSERT_EQ(statuses.size(), kShards);
+  EXPECT_TRUE(statuses[0].finished());
+  EXPECT_EQ(statuses[0].completed_tickets(), statuses[0].total_tickets());
+  // Each batch once on every segment; a worker whose answer was lost was told DUPLICATE.
+  for (const v1::StatusReply& status : statuses) {
+    EXPECT_FALSE(status.restored().empty());
+    for (const v1::SegmentStatus& segment : status.segments()) {
+      if (segment.statistic()) continue;
+      EXPECT_EQ(segment.version(), statuses[0].total_tickets() + statuses[0].redealt_tickets());
+    }
+  }
+  EXPECT_THAT(LogOf(*fleet_, "worker-0"), HasSubstr("was started again and has its state"));
+  fleet_->Terminate(Role::kServer, kPatience);
+  for (const Child& child : fleet_->children()) {
+    if (child.role != Role::kServer) continue;
+    EXPECT_TRUE(child.exit->ok()) << LogOf(*fleet_, child.name);
+  }
+}
+
+class RestartOfRounds : public RestartTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Rules, RestartOfRounds, ::testing::Values("ssgd", "apmsqueeze"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(RestartOfRounds, AreResumedBitForBit) {
+  std::vector<std::string> overrides = {"training.epochs=2", "training.workers=2", "timeouts.connect_seconds=60",
+                                        absl::StrCat("update.rule=", GetParam()),
+                                        "durability.checkpoint_seconds=0.3"};
+  if (std::string(GetParam()) == "apmsqueeze") {
+    overrides.insert(overrides.end(), {"update.momentum=", "schedule.learning_rate=0.001"});
+  }
+  // Without running statistics, which are averages in the order of arrival.
+  const std::string job = WriteSyntheticJob(20'000, 600, overrides);
+  std::map<std::string, std::string> parameters;
+  for (const std::string run : {"undisturbed", "killed"}) {
+    Begin(job, run);
+    for (uint32_t k = 0; k < 2; ++k) {
+      ASSERT_TRUE(fleet_->StartWorker(k, {absl::StrCat("--slot=", k)}).ok());
+    }
+    if (run == "killed") KillAndRestart(5, 40);
+    ExpectWorkersDone();
+    fleet_->Terminate(Role::kServer, kPatience);
+    parameters[run] = FinalParameters(run);
+  }
+  EXPECT_EQ(parameters["undisturbed"] == parameters["killed"], true);
+  EXPECT_GT(parameters["killed"].size(), 1000u);
+}
+
+TEST_F(RestartTest, ARunGoesOnWhereAnEarlierOneWasEnded) {
+  const std::string job = WriteJob({"training.epochs=600", "training.workers=2", "timeouts.lease_seconds=2"});
+  const auto arguments = [&](const std::string& results, uint32_t epochs) {
+    return std::vector<std::string>{"run", "--job=" + job, absl::StrCat("--set=training.epochs=", epochs),
+                                    "--no-evaluator", "--results=" + Path(results),
+                                    "--state-directory=" + Path("state")};
+  };
+  auto first = Foreshard(arguments("first", 600));
+  ASSERT_TRUE(WaitUntil([&] {
+    std::ifstream ready(Path("first/logs/server-0.ready.json"));
+    return fs::exists(Path("state/shard-0/run.textproto")) && fs::exists(Path("state/shard-1/run.textproto"));
+  }));
+  absl::SleepFor(absl::Seconds(1));
+  first->Signal(SIGKILL);
+  // Its children end with it or are ended here: what matters is what they have written.
+  ASSERT_TRUE(WaitUntil([&] {
+    for (const int64_t pid : ProcessesWith(Path("first"))) kill(static_cast<pid_t>(pid), SIGKILL);
+    return ProcessesWith(Path("first")).empty();
+  }));
+  Finish(*first);
+  // The next one is interrupted, which ends the run but not the job.
+  auto second = Foreshard(arguments("second", 600), "second.log");
+  ASSERT_TRUE(WaitUntil([&] { return fs::exists(Path("second/logs/worker-1.log")); }));
+  absl::SleepFor(absl::Milliseconds(500));
+  second->Signal(SIGINT);
+  const Ended interrupted = Finish(*second, "second.log");
+  EXPECT_EQ(interrupted.status, 130) << interrupted.output;
+  EXPECT_THAT(interrupted.output, HasSubstr("is kept in " + Path("state")));
+  const Ended third = RunForeshard(arguments("third", 600));
+  EXPECT_EQ(third.status, 0) << third.output;
+  EXPECT_TRUE(Results("third")["completed"].get<bool>()) << third.output;
+}
+
+}  // namespace
+}  // namespace foreshard
