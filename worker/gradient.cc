@@ -11,6 +11,8 @@ namespace {
 
 // Random stream of the augmentation draws.
 constexpr uint64_t kAugmentStream = 0x666c6970;
+// Of data whose draws do not depend on the batch.
+constexpr uint64_t kEpochStream = 0x65706f6368;
 // Work on pieces that stay in the cache.
 constexpr uint64_t kPieceElements = 1 << 14;
 
@@ -37,7 +39,10 @@ absl::Span<const uint32_t> GradientComputer::PartOf(absl::Span<const uint32_t> i
 }
 
 uint64_t GradientComputer::AugmentKey(uint64_t ticket, uint64_t part) const {
-  const uint64_t draw = RandomBits(options_.seed, kAugmentStream + part, ticket);
+  const uint64_t draw =
+      data_->draws_by_epoch()
+          ? RandomBits(options_.seed, kEpochStream, ticket / order_.batches_per_epoch())
+          : RandomBits(options_.seed, kAugmentStream + part, ticket);
   return draw == 0 ? 1 : draw;
 }
 
@@ -55,19 +60,24 @@ absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const fl
   const uint64_t parts = Parts(indices);
   GradientStep step;
   step.examples = indices.size();
-  double loss_sum = 0;
+  const auto targets = static_cast<double>(data_->Targets(indices));
+  double loss_sum = 0, side_loss_sum = 0;
   for (uint64_t part = 0; part < parts; ++part) {
     const absl::Span<const uint32_t> these = PartOf(indices, part, parts);
     const absl::Status gathered = data_->Gather(these, AugmentKey(ticket, part), &batch_);
     if (!gathered.ok()) return gathered;
     const float weight = static_cast<float>(these.size()) / static_cast<float>(indices.size());
+    // So that the parts' gradients add up to the batch's also where they differ in targets.
+    batch_.divisor =
+        targets * static_cast<double>(these.size()) / static_cast<double>(indices.size());
     const auto result = model_->ForwardBackward(batch_, parameters, gate, weight, part > 0,
                                                 gradient_.data(), statistics_.data());
     if (!result.ok()) return result.status();
     loss_sum += result->loss_sum;
+    side_loss_sum += result->side_loss_sum;
     step.correct += result->correct;
   }
-  step.loss = loss_sum / static_cast<double>(step.examples);
+  step.loss = loss_sum / targets + side_loss_sum / static_cast<double>(step.examples);
   step.norm = ClipGlobalNorm(absl::MakeSpan(gradient_), options_.clip_norm);
   step.finite = std::isfinite(step.norm) &&
                 kernels::AllFinite(statistics_.data(), statistics_.size());

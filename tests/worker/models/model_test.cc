@@ -282,7 +282,7 @@ TEST_P(LayeredModelTest, EveryTensorsGradientIsTheReferencesSlope) {
     SCOPED_TRACE(examples);
     const Batch batch = MakeBatch(f.options, examples);
     const StepResult result = f.Step(batch);
-    EXPECT_EQ(result.examples, examples);
+    EXPECT_EQ(result.count, examples);
     const kernels::BatchView view{examples, batch.inputs.data(), batch.labels.data()};
     const std::vector<double> vector(f.vector.begin(), f.vector.end());
     const auto forward = kernels::ReferenceForward(spec, view, vector, true);
