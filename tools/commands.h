@@ -13,6 +13,8 @@ void AddStopCommand(CLI::App& program, int* exit_code);
 void AddBenchCommand(CLI::App& program, int* exit_code);
 void AddSimulateCommand(CLI::App& program, int* exit_code);
 void AddPackImagesCommand(CLI::App& program, int* exit_code);
+void AddPackTextCommand(CLI::App& program, int* exit_code);
+void AddLearnVocabularyCommand(CLI::App& program, int* exit_code);
 void AddWeightsCommand(CLI::App& program, int* exit_code);
 void AddCheckpointCommand(CLI::App& program, int* exit_code);
 void AddVerifyCommand(CLI::App& program, int* exit_code);

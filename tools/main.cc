@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
   foreshard::AddBenchCommand(app, &exit_code);
   foreshard::AddSimulateCommand(app, &exit_code);
   foreshard::AddPackImagesCommand(app, &exit_code);
+  foreshard::AddPackTextCommand(app, &exit_code);
+  foreshard::AddLearnVocabularyCommand(app, &exit_code);
   foreshard::AddWeightsCommand(app, &exit_code);
   foreshard::AddCheckpointCommand(app, &exit_code);
   foreshard::AddVerifyCommand(app, &exit_code);

@@ -43,6 +43,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadFiles(const v1::DataSpec& data, boo
                        .least_area = training ? data.least_area() : 1,
                        .decode_threads = data.decode_threads()});
   }
+  if (data.format() == "tokens") {
+    return LoadTokens(Resolve(data, training ? data.train_tokens() : data.test_tokens()),
+                      {.mask_fraction = data.mask_fraction()});
+  }
   std::vector<std::string> paths;
   for (const std::string& file : training ? data.train_files() : data.test_files()) {
     paths.push_back(Resolve(data, file));
@@ -83,6 +87,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job) {
   return Load(job, /*training=*/false);
 }
 
+uint32_t LargestBatch(const v1::JobSpec& job) {
+  const uint32_t batch = job.training().batch_size();
+  return ReadsText(job.model().name()) ? batch / std::max(job.training().micro_batches(), 1u) : batch;
+}
+
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device) {
   ModelOptions options;
@@ -92,7 +101,15 @@ absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, cons
   options.widths.assign(job.model().widths().begin(), job.model().widths().end());
   options.dense_units = job.model().dense_units();
   options.elements = job.model().elements();
-  options.batch_size = job.training().batch_size();
+  options.batch_size = LargestBatch(job);
+  options.text = {.targets = data.targets(),
+                  .positions = job.model().positions(),
+                  .dropout = job.model().dropout(),
+                  .next_sentence = job.model().next_sentence()};
+  if (options.text.next_sentence && !data.has_pairs()) {
+    return absl::InvalidArgumentError(
+        "model.next_sentence: true: the text was packed without pairs; pack it with --pairs, or take the field out");
+  }
   return MakeModel(options, device);
 }
 

@@ -24,12 +24,16 @@
 
 namespace foreshard {
 
-// Errors as LoadIdx, LoadCifar and LoadPacked; INVALID_ARGUMENT where the files do not fit each other, or
+// Errors as LoadIdx, LoadCifar, LoadPacked and LoadTokens; INVALID_ARGUMENT where the files do not fit each other, or
 // the training data are less than a batch.
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job);
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
 
-// Takes batches of up to training.batch_size. Errors as MakeModel.
+// Most examples that a model of the job computes at once: training.batch_size, and of text, whose
+// activations are large and which has no statistics of a batch, a micro-batch.
+uint32_t LargestBatch(const v1::JobSpec& job);
+
+// Takes batches of up to LargestBatch. Errors as MakeModel.
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device);
 

@@ -170,6 +170,16 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     setup->metrics_address = setup->endpoint->address();
   }
   const ShardPlan& plan = setup->client.plan;
+  if (const uint64_t bytes = setup->model->step_bytes(); bytes > 0) {
+    const uint64_t parameters = schema.elements() * sizeof(float);
+    const bool keeps_error = setup->job.compression().push() != "none";
+    LOG(INFO) << absl::StrFormat(
+        "memory of a step of %d examples at once: %.1f MiB of activations and scratch, %.1f MiB each of "
+        "parameters and gradient%s",
+        LargestBatch(setup->job), static_cast<double>(bytes) / (1 << 20),
+        static_cast<double>(parameters) / (1 << 20),
+        keeps_error ? " and of what compression keeps back" : "");
+  }
   LOG(INFO) << absl::StrFormat(
       "%s; %s data: %d training examples; model %s: %d parameters and %d running statistics in %d "
       "segments on %d servers (largest %.1f %% above the mean)%s%s",
@@ -310,7 +320,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
   if (const absl::Status ready = (*client)->AwaitInitialised(); !ready.ok()) return ready;
   if (const absl::Status written = WriteReadyFile(flags.ready_file, setup.metrics_address); !written.ok()) return written;
   Evaluator evaluator({.seed = setup.job.seed(),
-                       .batch_size = setup.job.training().batch_size(),
+                       .batch_size = LargestBatch(setup.job),
                        .recalibration_batches = setup.job.evaluation().recalibration_batches()},
                       setup.model.get(), setup.train.get(), test->get());
   const RuleTraits* rule = FindRule(setup.job.update().rule());

@@ -93,6 +93,17 @@ struct PackedOptions {
 absl::StatusOr<std::unique_ptr<Dataset>> LoadPacked(const std::string& folder,
                                                     const PackedOptions& options);
 
+struct TokenOptions {
+  float mask_fraction = 0.15f;  // of a sequence's words, at least one
+};
+
+// A folder of packed text (token_records.h), mapped. A batch's targets are drawn by its key and
+// the record: of them 80 % become [MASK], 10 % any token of the vocabulary, 10 % stay (Devlin et al.).
+// With key 0 too, always the same, and without keys of dropout. Errors name the file: NOT_FOUND,
+// INVALID_ARGUMENT (no packed text, another version, an empty shard, another vocabulary), DATA_LOSS
+// (cut off, a wrong checksum).
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTokens(const std::string& folder, const TokenOptions& options);
+
 // Examples without content, for synthetic models.
 std::unique_ptr<Dataset> MakeSyntheticDataset(uint64_t examples, InputShape shape,
                                               uint32_t classes);
