@@ -34,6 +34,10 @@ ModelOptions TinyOptions(const std::string& name) {
     options.widths = {3, 5};
     options.dense_units = 6;
   }
+  if (ReadsText(name)) {
+    options.input = {8, 1, 1};
+    options.text.targets = 2;
+  }
   return options;
 }
 
