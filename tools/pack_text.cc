@@ -164,7 +164,12 @@ class TextPacker {
       ++figures_.files_done;
       figures_.bytes_done += file.bytes;
     }
-    absl::Status status = options_.pairs ? EndWindow() : EndSequence();
+    absl::Status status = absl::OkStatus();
+    if (options_.pairs) {
+      status = EndWindow();
+    } else if (!stream_.empty()) {
+      status = Sequence(stream_.size());
+    }
     if (status.ok()) status = train_->Finish(options_.shards, vocabulary_);
     if (status.ok() && both) status = test_->Finish(1, vocabulary_);
     if (!status.ok()) return status;
@@ -181,6 +186,8 @@ class TextPacker {
   absl::Status Document(const TextFile& file) {
     std::vector<std::string> words;
     document_parts_ = 0;
+    const uint32_t separator = vocabulary_.special().separator;
+    if (!options_.pairs && !stream_.empty() && stream_.back() != separator) stream_.push_back(separator);
     const absl::Status read = ReadText(file.path, [&](std::string_view text, uint64_t offset) -> absl::Status {
       if (options_.interrupted && options_.interrupted()) return Interrupted(options_.output);
       words.clear();
@@ -196,10 +203,7 @@ class TextPacker {
       return absl::OkStatus();
     });
     if (!read.ok()) return read;
-    if (!options_.pairs) {
-      if (!stream_.empty()) stream_.push_back(vocabulary_.special().separator);
-      return Cut();
-    }
+    if (!options_.pairs) return absl::OkStatus();
     if (stream_.size() >= kLeastPart) {
       if (auto s = EndPart(stream_.size()); !s.ok()) return s;
     }
@@ -223,15 +227,10 @@ class TextPacker {
     record.tokens.push_back(special.first);
     record.tokens.insert(record.tokens.end(), stream_.begin(), stream_.begin() + static_cast<int64_t>(tokens));
     stream_.erase(stream_.begin(), stream_.begin() + static_cast<int64_t>(tokens));
-    record.tokens.push_back(special.separator);
+    // The separator of two documents may be here already.
+    if (record.tokens.back() != special.separator) record.tokens.push_back(special.separator);
     record.second = static_cast<uint32_t>(record.tokens.size());
     return Append(&record);
-  }
-
-  // What is left of the stream, without the separator that ends it.
-  absl::Status EndSequence() {
-    if (!stream_.empty() && stream_.back() == vocabulary_.special().separator) stream_.pop_back();
-    return stream_.empty() ? absl::OkStatus() : Sequence(stream_.size());
   }
 
   absl::Status EndPart(size_t tokens) {

@@ -3,9 +3,9 @@
 //   PackTextOptions options{.inputs = {"books"}, .vocabulary = "vocab.txt", .output = "packed"};
 //   auto figures = PackText(options);
 //
-// Every file is a document. Its tokens follow one another without regard for lines, [SEP]
-// behind the last, and the stream of all documents is cut into sequences: [CLS], `sequence` - 2
-// tokens, [SEP]. Only the last sequence is shorter.
+// Every file is a document. Their tokens follow one another without regard for lines, [SEP]
+// between two documents, and this stream is cut into sequences: [CLS], `sequence` - 2 tokens,
+// [SEP]. Shorter is only the last, and by one what would end with two [SEP].
 //
 // Pairs: documents are cut into parts of (sequence - 3) / 2 tokens, of which a last one of fewer
 // than 8 is dropped. Parts 0, 2, 4 ... of a document are first segments: [CLS] part [SEP] part

@@ -284,7 +284,7 @@ TEST(TextNetworkTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(8, {table, TargetPositions{9}, last}), HasSubstr("9 targets do not fit a sequence of 8"));
   EXPECT_THAT(refusal(8, {table, Attention{.heads = 4}, last}), HasSubstr("6 channels does not divide into Q, K and V of 4 heads"));
   EXPECT_THAT(refusal(8, {table, Dropout{1.0f}, last}), HasSubstr("drops a part of 1"));
-  EXPECT_THAT(refusal(8, {last, table, last}), HasSubstr("an embedding must be the first layer"));
+  EXPECT_THAT(refusal(8, {Relu{}, table, last}), HasSubstr("an embedding must be the first layer"));
   EXPECT_THAT(refusal(8, {last, Dropout{0.1f}, last}), HasSubstr("is of text"));
   EXPECT_THAT(refusal(8, {last, Relu{}, last}), HasSubstr("needs text and its targets"));
   EXPECT_THAT(refusal(8, {table, SideLoss{}, From{0}, last}), HasSubstr("needs the logits of a Dense"));
