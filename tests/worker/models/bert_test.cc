@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -230,6 +234,36 @@ TEST_F(BertTest, StepMemoryIsKnownBeforehandAndGrowsWithTheBatch) {
   EXPECT_GT(eight, four);
   EXPECT_LT(eight, 2 * four + 1);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Resident pages of this process, in bytes.
+uint64_t Resident() {
+  uint64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_F(BertTest, AStepTakesTheMemoryThatWasSaid) {
+  ModelOptions options = Options();
+  options.input = {128, 1, 1};
+  options.classes = 8192;
+  options.batch_size = 16;
+  options.text = {.targets = 19};
+  const auto model = Make(options);
+  std::vector<float> vector(model->schema().elements()), gradient(vector.size());
+  model->InitialValues(1, vector.data());
+  Batch batch = RandomText(options, 1, /*full=*/true);
+  batch.keys.assign(16, 7);
+  OpenGate gate;
+  const uint64_t before = Resident();
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_TRUE(model->ForwardBackward(batch, vector.data(), gate, 1, false, gradient.data(), nullptr).ok());
+  }
+  const auto taken = static_cast<double>(Resident() - before), said = static_cast<double>(model->step_bytes());
+  std::printf("a step took %.1f MiB, said were %.1f MiB\n", taken / (1 << 20), said / (1 << 20));
+  EXPECT_NEAR(taken / said, 1, 0.05);
+}
+#endif
 
 }  // namespace
 }  // namespace foreshard
