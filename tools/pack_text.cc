@@ -199,7 +199,11 @@ class TextPacker {
         figures_.unknown += stream_.back() == vocabulary_.special().unknown;
         if (auto s = Cut(); !s.ok()) return s;
       }
-      if (options_.progress) options_.progress(figures_);
+      if (options_.progress) {
+        PackTextFigures now = figures_;
+        now.bytes_done += std::min(offset + text.size(), file.bytes);
+        options_.progress(now);
+      }
       return absl::OkStatus();
     });
     if (!read.ok()) return read;
