@@ -113,6 +113,22 @@ absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, cons
   return MakeModel(options, device);
 }
 
+WorkerMemory MemoryOf(const v1::JobSpec& job, const Model& model) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  WorkerMemory memory{.step_bytes = model.step_bytes(), .vectors = 2};
+  if (job.compression().push() != "none") ++memory.vectors;  // the error
+  if (rule != nullptr && rule->squeezes) memory.vectors += 2;  // momentum and denominator
+  if (rule != nullptr && rule->worker_half) ++memory.vectors;  // momentum
+  if (rule != nullptr && rule->elastic) {
+    // Own parameters and the difference; momentum.
+    memory.vectors += rule->momentum == Setting::kRequired ? 3 : 2;
+  }
+  memory.vectors_bytes =
+      sizeof(float) * (memory.vectors * model.schema().trainable_elements() +
+                       3 * model.schema().statistic_elements());  // known, of a batch, averaged
+  return memory;
+}
+
 absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector) {
   const std::string& path = job.model().initial_weights();
   if (path.empty()) {

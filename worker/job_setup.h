@@ -37,6 +37,16 @@ uint32_t LargestBatch(const v1::JobSpec& job);
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device);
 
+// Memory of a worker of the job, known before its first step: what a step lays out, and the
+// vectors that it keeps (parameters, gradient and statistics, what compression keeps back, what the
+// rule keeps at workers). Not the program itself, nor messages under way, at most a few segments.
+struct WorkerMemory {
+  uint64_t step_bytes = 0;     // activations, their gradients and scratch
+  uint64_t vectors_bytes = 0;
+  uint64_t vectors = 0;        // as long as the parameters
+};
+WorkerMemory MemoryOf(const v1::JobSpec& job, const Model& model);
+
 // The first values of the whole vector: of model.initial_weights where the job has it, else the
 // model's own. INVALID_ARGUMENT naming the field, the file and what is wrong with it.
 absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector);

@@ -170,15 +170,13 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     setup->metrics_address = setup->endpoint->address();
   }
   const ShardPlan& plan = setup->client.plan;
-  if (const uint64_t bytes = setup->model->step_bytes(); bytes > 0) {
-    const uint64_t parameters = schema.elements() * sizeof(float);
-    const bool keeps_error = setup->job.compression().push() != "none";
+  if (const WorkerMemory memory = MemoryOf(setup->job, *setup->model); memory.step_bytes > 0) {
+    constexpr double kMiB = 1 << 20;
     LOG(INFO) << absl::StrFormat(
-        "memory of a step of %d examples at once: %.1f MiB of activations and scratch, %.1f MiB each of "
-        "parameters and gradient%s",
-        LargestBatch(setup->job), static_cast<double>(bytes) / (1 << 20),
-        static_cast<double>(parameters) / (1 << 20),
-        keeps_error ? " and of what compression keeps back" : "");
+        "memory: %.1f MiB: a step of %d examples at once takes %.1f, %d vectors as long as the parameters %.1f",
+        static_cast<double>(memory.step_bytes + memory.vectors_bytes) / kMiB, LargestBatch(setup->job),
+        static_cast<double>(memory.step_bytes) / kMiB, memory.vectors,
+        static_cast<double>(memory.vectors_bytes) / kMiB);
   }
   LOG(INFO) << absl::StrFormat(
       "%s; %s data: %d training examples; model %s: %d parameters and %d running statistics in %d "
