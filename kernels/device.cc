@@ -1,22 +1,12 @@
 #include "kernels/device.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "kernels/text_layers.h"
 #include "kernels/wiring.h"
 
 namespace foreshard::kernels {
 namespace {
-
-// A tensor of `elements` at `offset` must lie inside [begin, end).
-absl::Status CheckTensor(const char* what, uint64_t offset, uint64_t elements, uint64_t begin,
-                         uint64_t end) {
-  if (offset == kNoTensor) return absl::InvalidArgumentError(absl::StrCat("has no ", what));
-  if (offset < begin || offset > end || elements > end - offset) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " covers elements ", offset, " to ",
-                                                   offset + elements, ", outside of ", begin,
-                                                   " to ", end));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckTensors(const Layer& layer, const Shape& in, const Shape& out,
                           const NetworkSpec& spec) {
@@ -31,7 +21,7 @@ absl::Status CheckTensors(const Layer& layer, const Shape& in, const Shape& out,
                    uint64_t{conv->filters} * conv->kernel * conv->kernel * in.channels, conv->bias);
   }
   if (const auto* dense = std::get_if<Dense>(&layer)) {
-    return weights(dense->weight, dense->units * in.elements(), dense->bias);
+    return weights(dense->weight, dense->units * DenseInputs(*dense, in), dense->bias);
   }
   if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
     if (norm->bias == kNoTensor) return absl::InvalidArgumentError("has no bias");
@@ -40,7 +30,7 @@ absl::Status CheckTensors(const Layer& layer, const Shape& in, const Shape& out,
     if (!s.ok()) return s;
     return CheckTensor("variance", norm->variance, out.channels, trainable, spec.elements);
   }
-  return absl::OkStatus();
+  return CheckTextTensors(layer, in, trainable);
 }
 
 absl::StatusOr<Shape> Earlier(uint32_t layer, absl::Span<const Shape> before) {
@@ -107,9 +97,10 @@ absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input,
   }
   if (const auto* dense = std::get_if<Dense>(&layer)) {
     if (dense->units == 0) return absl::InvalidArgumentError("a dense layer needs units");
+    if (dense->each_position) return Shape{input.height, input.width, dense->units};
     return Shape{1, 1, dense->units};
   }
-  return input;
+  return TextOutputShape(layer, input);
 }
 
 absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec) {
@@ -126,11 +117,16 @@ absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec) {
     auto out = OutputShape(spec.layers[i], shape, shapes);
     absl::Status status = out.status();
     if (status.ok()) status = CheckTensors(spec.layers[i], shape, *out, spec);
+    if (status.ok()) status = CheckTextOrder(spec, i);
     if (!status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("network: layer ", i, ": ", status.message()));
     }
     shape = *out;
     shapes.push_back(shape);
+  }
+  if (!ReadsText(spec) && (shape.height > 1 || shape.width > 1)) {
+    return absl::InvalidArgumentError(
+        "network: the last layer is Dense of each position, which needs text and its targets");
   }
   const Wiring wiring(spec.layers);
   for (size_t i = 0; i + 1 < spec.layers.size(); ++i) {
@@ -153,8 +149,10 @@ uint64_t TrainingFlops(const NetworkSpec& spec) {
     uint64_t forward = 0;
     if (const auto* conv = std::get_if<Convolution>(&spec.layers[i])) {
       forward = 2 * out->elements() * conv->kernel * conv->kernel * in.channels;
-    } else if (std::holds_alternative<Dense>(spec.layers[i])) {
-      forward = 2 * out->elements() * in.elements();
+    } else if (const auto* dense = std::get_if<Dense>(&spec.layers[i])) {
+      forward = 2 * out->elements() * DenseInputs(*dense, in);
+    } else if (std::holds_alternative<Attention>(spec.layers[i])) {
+      forward = 4 * out->elements() * in.height;
     }
     total += forward * (wiring.needs_gradient(wiring.input(i)) ? 3 : 2);
     shapes.push_back(*out);

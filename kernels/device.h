@@ -74,11 +74,65 @@ struct Subsample {
   uint32_t stride = 1, channels = 0;
 };
 
+// Of the whole input: {1, 1, units}. Or of each position alone: {height, width, units}.
 struct Dense {
   uint32_t units = 0;
   uint64_t weight = kNoTensor;  // [units, inputs], inputs in canonical order
   uint64_t bias = kNoTensor;    // [units], may be absent
+  bool each_position = false;   // inputs are the channels of one position
 };
+
+// The layers of text read sequences, {positions, 1, channels}.
+
+// The first layer of a network that reads text: the sum of a row of each table, by token, by
+// position and by segment. The network's input is {positions, 1, 1}; it has no floats.
+// `token` may be the weight of a Dense too (a tied output projection).
+struct Embedding {
+  uint32_t channels = 0;
+  uint32_t tokens = 0, positions = 0, segments = 0;  // rows; positions: at least the input's
+  uint64_t token = kNoTensor, position = kNoTensor, segment = kNoTensor;  // [rows, channels]
+};
+
+// Over the channels of each position (Ba, Kiros, Hinton, arXiv 1607.06450), with the biased
+// variance: y = weight * (x - mean) / sqrt(variance + epsilon) + bias.
+struct LayerNorm {
+  float epsilon = 1e-12f;
+  uint64_t weight = kNoTensor, bias = kNoTensor;  // [channels]
+};
+
+// Scaled dot products (Vaswani et al., arXiv 1706.03762, 3.2), each head on its own slice of d
+// channels: softmax(Q K' / sqrt(d)) V. The input's channels are those of Q, K and V, one behind the
+// other; the output has a third. Positions from an example's length on are not attended to, and
+// their own output is 0. `dropout`: as Dropout, of the softmax; its value at (head, row, column)
+// is number (head * positions + row) * positions + column.
+struct Attention {
+  uint32_t heads = 1;
+  float dropout = 0;
+};
+
+// x * Phi(x), Phi the normal distribution function itself (Hendrycks, Gimpel, arXiv 1606.08415).
+struct Gelu {};
+
+struct Tanh {};
+
+// Training: a value is 0 with this probability, else divided by the rest of it. Which, follows
+// from the example's key, the layer's number and the value's (philox.h). Inference: nothing.
+struct Dropout {
+  float rate = 0;
+};
+
+// The positions that each example's targets are at: {count, 1, channels}.
+struct TargetPositions {
+  uint32_t count = 0;
+};
+
+// The first position: {1, 1, channels}.
+struct FirstPosition {};
+
+// Says that what is before it are the logits of a second loss, {1, 1, classes}: the cross-entropy
+// with BatchView::labels, its mean over the examples added to the loss. Computes nothing, and only
+// From can follow. In networks that read text, once at most.
+struct SideLoss {};
 
 // A layer reads the output of the one before it. These two make branches: the number
 // of an earlier layer stands for its output. A residual block whose shortcut has a
@@ -98,10 +152,12 @@ struct AddFrom {
 };
 
 using Layer = std::variant<Convolution, BatchNorm, Relu, MaxPool, Dense, GlobalAveragePool,
-                           Subsample, From, AddFrom>;
+                           Subsample, From, AddFrom, Embedding, LayerNorm, Attention, Gelu, Tanh,
+                           Dropout, TargetPositions, FirstPosition, SideLoss>;
 
 // The last layer is Dense; its outputs are the logits of a softmax whose
-// cross-entropy with the labels is the loss. Every other output is read by some layer.
+// cross-entropy with the labels is the loss; with text, of each of its positions one with the
+// targets. Every other output is read by some layer.
 struct NetworkSpec {
   Shape input;
   std::vector<Layer> layers;
@@ -120,20 +176,41 @@ absl::StatusOr<Shape> OutputShape(const Layer& layer, const Shape& input,
 absl::StatusOr<std::vector<Shape>> CheckNetwork(const NetworkSpec& spec);
 
 // Floating-point operations of forward and backward for one example, a
-// multiply-add counted as two: those of convolutions and dense layers only, no
+// multiply-add counted as two: those of convolutions, dense layers and attention only, no
 // gradient with respect to the network's input.
 uint64_t TrainingFlops(const NetworkSpec& spec);
+
+// A target that is none: its place in the last layer's output has no loss.
+inline constexpr int32_t kNoTarget = -1;
+
+// Sequences in host memory, of `positions` tokens each.
+struct TextView {
+  const int32_t* tokens = nullptr;            // [examples, positions]
+  const int32_t* segments = nullptr;          // [examples, positions]
+  const int32_t* lengths = nullptr;           // [examples], 1..positions: the rest is padding
+  const int32_t* target_positions = nullptr;  // [examples, targets], below the length
+  const int32_t* targets = nullptr;           // [examples, targets], a token or kNoTarget
+  const uint64_t* keys = nullptr;  // [examples], of dropout; null: nothing is dropped
+  // What the sum of the targets' losses is divided by. 0: by how many there are; of a
+  // part of a batch its share of the whole one's, so that the parts' gradients add up.
+  double divisor = 0;
+};
 
 // A batch in host memory; whoever calls keeps it alive during the call.
 struct BatchView {
   uint64_t examples = 0;
-  const float* inputs = nullptr;    // [examples, height, width, channels]
-  const int32_t* labels = nullptr;  // [examples], 0..units of the last layer - 1
+  const float* inputs = nullptr;    // [examples, height, width, channels]; none with text
+  const int32_t* labels = nullptr;  // [examples], 0..units of the last layer - 1; with text of SideLoss
+  TextView text = {};
 };
 
+// Sums over what the last layer has a loss for: the examples, or the targets.
 struct LossSum {
-  double loss = 0;  // sum over the examples
+  double loss = 0;
   uint64_t correct = 0;
+  uint64_t count = 0;
+  double side_loss = 0;  // of SideLoss, over the examples
+  uint64_t side_correct = 0;
 };
 
 // Where a step's results go: gradient [trainable_elements] and statistics
@@ -172,6 +249,10 @@ class Network {
                                   float* statistics) = 0;
   // Forward in inference mode.
   virtual absl::StatusOr<LossSum> Evaluate(const BatchView& batch, const float* vector) = 0;
+
+  // Device memory of a training step of a full batch, beside the vectors that the caller brings:
+  // activations, their gradients and scratch, laid out before the first step.
+  virtual uint64_t step_bytes() const = 0;
 };
 
 // Device memory, aligned to 64 bytes, zeroed when made.

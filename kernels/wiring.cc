@@ -5,7 +5,8 @@ namespace {
 
 bool HasTensors(const Layer& layer) {
   return std::holds_alternative<Convolution>(layer) || std::holds_alternative<BatchNorm>(layer) ||
-         std::holds_alternative<Dense>(layer);
+         std::holds_alternative<Dense>(layer) || std::holds_alternative<Embedding>(layer) ||
+         std::holds_alternative<LayerNorm>(layer);
 }
 
 }  // namespace
@@ -25,8 +26,12 @@ Wiring::Wiring(absl::Span<const Layer> layers)
       continue;
     }
     wire.input = i == 0 ? 0 : wires_[i - 1].output;
-    wire.output = static_cast<uint32_t>(i + 1);
     ++uses_[wire.input];
+    if (std::holds_alternative<SideLoss>(layers[i])) {
+      wire.output = wire.input;
+      continue;
+    }
+    wire.output = static_cast<uint32_t>(i + 1);
     needs_gradient_[wire.output] = needs_gradient_[wire.input] || HasTensors(layers[i]);
     if (const auto* add = std::get_if<AddFrom>(&layers[i])) {
       wire.other = output_of(add->layer, i);

@@ -1,7 +1,7 @@
 // Which layer of a network reads what, with branches resolved: what every device
 // needs to know before it runs a list of layers. Values are numbered: 0 is the
-// network's input, i + 1 what layer i computes. From computes nothing: its output is
-// the value that it goes on with.
+// network's input, i + 1 what layer i computes. From and SideLoss compute nothing: their output
+// is the value that they go on with; a SideLoss reads it.
 //
 //   const Wiring wiring(spec.layers);
 //   for (size_t i = 0; i < spec.layers.size(); ++i) {

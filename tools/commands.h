@@ -13,13 +13,15 @@ void AddTopCommand(CLI::App& program, int* exit_code);
 void AddStopCommand(CLI::App& program, int* exit_code);
 void AddBenchCommand(CLI::App& program, int* exit_code);
 void AddSimulateCommand(CLI::App& program, int* exit_code);
+void AddPackImagesCommand(CLI::App& program, int* exit_code);
+void AddPackTextCommand(CLI::App& program, int* exit_code);
+void AddLearnVocabularyCommand(CLI::App& program, int* exit_code);
+void AddWeightsCommand(CLI::App& program, int* exit_code);
 void AddCheckpointCommand(CLI::App& program, int* exit_code);
 void AddVerifyCommand(CLI::App& program, int* exit_code);
 void AddExportCommand(CLI::App& program, int* exit_code);
 void AddImportCommand(CLI::App& program, int* exit_code);
 void AddReplayCommand(CLI::App& program, int* exit_code);
-void AddPackImagesCommand(CLI::App& program, int* exit_code);
-void AddWeightsCommand(CLI::App& program, int* exit_code);
 
 // For CLI::Option::check: 1 to the largest uint32_t.
 CLI::Validator WholeNumberFromOne();

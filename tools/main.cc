@@ -22,13 +22,15 @@ int main(int argc, char** argv) {
   foreshard::AddStopCommand(app, &exit_code);
   foreshard::AddBenchCommand(app, &exit_code);
   foreshard::AddSimulateCommand(app, &exit_code);
+  foreshard::AddPackImagesCommand(app, &exit_code);
+  foreshard::AddPackTextCommand(app, &exit_code);
+  foreshard::AddLearnVocabularyCommand(app, &exit_code);
+  foreshard::AddWeightsCommand(app, &exit_code);
   foreshard::AddCheckpointCommand(app, &exit_code);
   foreshard::AddVerifyCommand(app, &exit_code);
   foreshard::AddExportCommand(app, &exit_code);
   foreshard::AddImportCommand(app, &exit_code);
   foreshard::AddReplayCommand(app, &exit_code);
-  foreshard::AddPackImagesCommand(app, &exit_code);
-  foreshard::AddWeightsCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -117,6 +117,7 @@ absl::StatusOr<v1::Evaluation> Evaluator::Evaluate(float* parameters, uint64_t e
       examples == 0 ? test_->examples() : std::min(examples, test_->examples());
   std::vector<uint32_t> indices;
   StepResult sum;
+  uint64_t seen = 0;
   for (uint64_t begin = 0; begin < wanted; begin += options_.batch_size) {
     indices.resize(std::min<uint64_t>(options_.batch_size, wanted - begin));
     std::iota(indices.begin(), indices.end(), static_cast<uint32_t>(begin));
@@ -125,13 +126,16 @@ absl::StatusOr<v1::Evaluation> Evaluator::Evaluate(float* parameters, uint64_t e
     if (!result.ok()) return result.status();
     sum.loss_sum += result->loss_sum;
     sum.correct += result->correct;
-    sum.examples += indices.size();
+    sum.count += result->count;
+    sum.side_loss_sum += result->side_loss_sum;
+    seen += indices.size();
   }
   v1::Evaluation evaluation;
-  evaluation.set_examples(sum.examples);
-  if (sum.examples > 0) {
-    evaluation.set_loss(sum.loss_sum / static_cast<double>(sum.examples));
-    evaluation.set_accuracy(static_cast<double>(sum.correct) / static_cast<double>(sum.examples));
+  evaluation.set_examples(seen);
+  if (sum.count > 0) {
+    evaluation.set_loss(sum.loss_sum / static_cast<double>(sum.count) +
+                        sum.side_loss_sum / static_cast<double>(seen));
+    evaluation.set_accuracy(static_cast<double>(sum.correct) / static_cast<double>(sum.count));
   }
   return evaluation;
 }

@@ -11,6 +11,8 @@ namespace {
 
 // Random stream of the augmentation draws.
 constexpr uint64_t kAugmentStream = 0x666c6970;
+// Of data whose draws do not depend on the batch.
+constexpr uint64_t kEpochStream = 0x65706f6368;
 // Work on pieces that stay in the cache.
 constexpr uint64_t kPieceElements = 1 << 14;
 
@@ -38,7 +40,10 @@ absl::Span<const uint32_t> GradientComputer::PartOf(absl::Span<const uint32_t> i
 }
 
 uint64_t GradientComputer::AugmentKey(uint64_t ticket, uint64_t part) const {
-  const uint64_t draw = RandomBits(options_.seed, kAugmentStream + part, ticket);
+  const uint64_t draw =
+      data_->draws_by_epoch()
+          ? RandomBits(options_.seed, kEpochStream, ticket / order_.batches_per_epoch())
+          : RandomBits(options_.seed, kAugmentStream + part, ticket);
   return draw == 0 ? 1 : draw;
 }
 
@@ -59,12 +64,16 @@ absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const fl
   const uint64_t parts = Parts(indices);
   GradientStep step;
   step.examples = indices.size();
-  double loss_sum = 0;
+  const auto targets = static_cast<double>(data_->Targets(indices));
+  double loss_sum = 0, side_loss_sum = 0;
   for (uint64_t part = 0; part < parts; ++part) {
     const absl::Span<const uint32_t> these = PartOf(indices, part, parts);
     const absl::Status gathered = data_->Gather(these, AugmentKey(ticket, part), &batch_);
     if (!gathered.ok()) return gathered;
     const float weight = static_cast<float>(these.size()) / static_cast<float>(indices.size());
+    // So that the parts' gradients add up to the batch's also where they differ in targets.
+    batch_.divisor =
+        targets * static_cast<double>(these.size()) / static_cast<double>(indices.size());
     const auto result =
         encoder_ == nullptr
             ? model_->ForwardBackward(batch_, parameters, gate, weight, part > 0, gradient_.data(),
@@ -73,9 +82,10 @@ absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const fl
                                               part + 1 == parts ? given : nullptr);
     if (!result.ok()) return result.status();
     loss_sum += result->loss_sum;
+    side_loss_sum += result->side_loss_sum;
     step.correct += result->correct;
   }
-  step.loss = loss_sum / static_cast<double>(step.examples);
+  step.loss = loss_sum / targets + side_loss_sum / static_cast<double>(step.examples);
   if (encoder_ != nullptr) {
     const absl::StatusOr<kernels::StepNorm> norm = encoder_->Norm();
     if (!norm.ok()) return norm.status();

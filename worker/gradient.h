@@ -27,7 +27,7 @@ struct GradientOptions {
 };
 
 struct GradientStep {
-  double loss = 0;  // mean over the batch
+  double loss = 0;  // mean over the batch; of text over its targets, and the second objective's added
   uint64_t correct = 0;
   uint64_t examples = 0;
   double norm = 0;  // of the gradient, before clipping
@@ -42,8 +42,9 @@ class GradientComputer {
   GradientComputer(const GradientOptions& options, Model* model, const Dataset* data,
                    kernels::StepEncoder* encoder = nullptr);
 
-  // Batch of the ticket at `parameters` (the whole vector). Where training.flip is
-  // on, each micro-batch of each ticket has its own draw. Errors: the gate's, the
+  // Batch of the ticket at `parameters` (the whole vector). Where data.flip is
+  // on, each micro-batch of each ticket has its own draw; text's draws belong to record and
+  // epoch, so micro-batches change nothing. Errors: the gate's, the
   // model's, the data's.
   //
   // `prepare` is called where gradients stay on the device, while it computes, with the norm to

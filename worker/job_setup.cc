@@ -45,6 +45,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadFiles(const v1::DataSpec& data, boo
                        .least_area = training ? data.least_area() : 1,
                        .decode_threads = data.decode_threads()});
   }
+  if (data.format() == "tokens") {
+    return LoadTokens(Resolve(data, training ? data.train_tokens() : data.test_tokens()),
+                      {.mask_fraction = data.mask_fraction()});
+  }
   std::vector<std::string> paths;
   for (const std::string& file : training ? data.train_files() : data.test_files()) {
     paths.push_back(Resolve(data, file));
@@ -85,6 +89,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job) {
   return Load(job, /*training=*/false);
 }
 
+uint32_t LargestBatch(const v1::JobSpec& job) {
+  const uint32_t batch = job.training().batch_size();
+  return ReadsText(job.model().name()) ? batch / std::max(job.training().micro_batches(), 1u) : batch;
+}
+
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device) {
   ModelOptions options;
@@ -94,7 +103,15 @@ absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, cons
   options.widths.assign(job.model().widths().begin(), job.model().widths().end());
   options.dense_units = job.model().dense_units();
   options.elements = job.model().elements();
-  options.batch_size = job.training().batch_size();
+  options.batch_size = LargestBatch(job);
+  options.text = {.targets = data.targets(),
+                  .positions = job.model().positions(),
+                  .dropout = job.model().dropout(),
+                  .next_sentence = job.model().next_sentence()};
+  if (options.text.next_sentence && !data.has_pairs()) {
+    return absl::InvalidArgumentError(
+        "model.next_sentence: true: the text was packed without pairs; pack it with --pairs, or take the field out");
+  }
   return MakeModel(options, device);
 }
 
@@ -106,6 +123,22 @@ absl::StatusOr<JobModel> LoadJobModel(const v1::JobSpec& job) {
   auto model = MakeJobModel(job, **train, **device);
   if (!model.ok()) return model.status();
   return JobModel{*std::move(device), *std::move(train), *std::move(model)};
+}
+
+WorkerMemory MemoryOf(const v1::JobSpec& job, const Model& model) {
+  const RuleTraits* rule = FindRule(job.update().rule());
+  WorkerMemory memory{.step_bytes = model.step_bytes(), .vectors = 2};
+  if (job.compression().push() != "none") ++memory.vectors;  // the error
+  if (rule != nullptr && rule->squeezes) memory.vectors += 2;  // momentum and denominator
+  if (rule != nullptr && rule->worker_half) ++memory.vectors;  // momentum
+  if (rule != nullptr && rule->elastic) {
+    // Own parameters and the difference; momentum.
+    memory.vectors += rule->momentum == Setting::kRequired ? 3 : 2;
+  }
+  memory.vectors_bytes =
+      sizeof(float) * (memory.vectors * model.schema().trainable_elements() +
+                       3 * model.schema().statistic_elements());  // known, of a batch, averaged
+  return memory;
 }
 
 absl::Status WriteFirstValues(const v1::JobSpec& job, const Model& model, float* vector) {

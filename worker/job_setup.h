@@ -26,12 +26,16 @@
 
 namespace foreshard {
 
-// Errors as LoadIdx, LoadCifar and LoadPacked; INVALID_ARGUMENT where the files do not fit each other, or
+// Errors as LoadIdx, LoadCifar, LoadPacked and LoadTokens; INVALID_ARGUMENT where the files do not fit each other, or
 // the training data are less than a batch.
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job);
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
 
-// Takes batches of up to training.batch_size. Errors as MakeModel.
+// Most examples that a model of the job computes at once: training.batch_size, and of text, whose
+// activations are large and which has no statistics of a batch, a micro-batch.
+uint32_t LargestBatch(const v1::JobSpec& job);
+
+// Takes batches of up to LargestBatch. Errors as MakeModel.
 absl::StatusOr<std::unique_ptr<Model>> MakeJobModel(const v1::JobSpec& job, const Dataset& data,
                                                     kernels::Device& device);
 
@@ -43,6 +47,16 @@ struct JobModel {
 };
 // Errors as LoadTrainingData and MakeJobModel.
 absl::StatusOr<JobModel> LoadJobModel(const v1::JobSpec& job);
+
+// Memory of a worker of the job, known before its first step: what a step lays out, and the
+// vectors that it keeps (parameters, gradient and statistics, what compression keeps back, what the
+// rule keeps at workers). Not the program itself, nor messages under way, at most a few segments.
+struct WorkerMemory {
+  uint64_t step_bytes = 0;     // activations, their gradients and scratch
+  uint64_t vectors_bytes = 0;
+  uint64_t vectors = 0;        // as long as the parameters
+};
+WorkerMemory MemoryOf(const v1::JobSpec& job, const Model& model);
 
 // The first values of the whole vector: of model.initial_weights where the job has it, else the
 // model's own. INVALID_ARGUMENT naming the field, the file and what is wrong with it.

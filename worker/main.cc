@@ -183,6 +183,14 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     setup->metrics_address = setup->endpoint->address();
   }
   const ShardPlan& plan = setup->client.plan;
+  if (const WorkerMemory memory = MemoryOf(setup->job, *setup->model); memory.step_bytes > 0) {
+    constexpr double kMiB = 1 << 20;
+    LOG(INFO) << absl::StrFormat(
+        "memory: %.1f MiB: a step of %d examples at once takes %.1f, %d vectors as long as the parameters %.1f",
+        static_cast<double>(memory.step_bytes + memory.vectors_bytes) / kMiB, LargestBatch(setup->job),
+        static_cast<double>(memory.step_bytes) / kMiB, memory.vectors,
+        static_cast<double>(memory.vectors_bytes) / kMiB);
+  }
   LOG(INFO) << absl::StrFormat(
       "%s; %s data: %d training examples; model %s: %d parameters and %d running statistics in %d "
       "segments on %d servers (largest %.1f %% above the mean)%s%s",
@@ -328,7 +336,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
   if (const absl::Status ready = (*client)->AwaitInitialised(); !ready.ok()) return ready;
   if (const absl::Status written = WriteReadyFile(flags.ready_file, setup.metrics_address); !written.ok()) return written;
   Evaluator evaluator({.seed = setup.job.seed(),
-                       .batch_size = setup.job.training().batch_size(),
+                       .batch_size = LargestBatch(setup.job),
                        .recalibration_batches = setup.job.evaluation().recalibration_batches()},
                       setup.model.get(), setup.train.get(), test->get());
   const RuleTraits* rule = FindRule(setup.job.update().rule());

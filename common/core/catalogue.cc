@@ -71,7 +71,8 @@ constexpr CodecTraits kCodecs[] = {
 };
 
 constexpr std::string_view kModels[] = {"cnn",      "mlp",      "quadratic", "synthetic",
-                                        "resnet18", "resnet20", "resnet50",  "wrn16_4"};
+                                        "resnet18", "resnet20", "resnet50",  "wrn16_4",
+                                        "bert_tiny", "bert_base", "bert_large"};
 
 }  // namespace
 
@@ -79,6 +80,9 @@ absl::Span<const RuleTraits> Rules() { return kRules; }
 absl::Span<const CodecTraits> Codecs() { return kCodecs; }
 absl::Span<const std::string_view> Models() { return kModels; }
 bool IsAnalytic(std::string_view model) { return model == "quadratic" || model == "synthetic"; }
+bool ReadsText(std::string_view model) {
+  return model == "bert_tiny" || model == "bert_base" || model == "bert_large";
+}
 bool HasWidths(std::string_view model) { return model == "cnn" || model == "mlp"; }
 
 uint32_t CifarClasses(std::string_view format) {

@@ -52,6 +52,8 @@ absl::Span<const CodecTraits> Codecs();
 absl::Span<const std::string_view> Models();
 // Models that are formulas: they have a given number of elements, and read no data.
 bool IsAnalytic(std::string_view model);
+// Models whose data are text.
+bool ReadsText(std::string_view model);
 // Models whose layers have the widths that a job says.
 bool HasWidths(std::string_view model);
 

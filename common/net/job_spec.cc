@@ -186,6 +186,11 @@ void FillDefaults(v1::JobSpec* job) {
     if (data.image_side() == 0) data.set_image_side(224);
     if (data.least_area() == 0) data.set_least_area(0.08f);
   }
+  if (data.format() == "tokens" && data.mask_fraction() == 0) data.set_mask_fraction(0.15f);
+  if (v1::ModelSpec& model = *job->mutable_model(); ReadsText(model.name())) {
+    if (!model.has_dropout()) model.set_dropout(0.1f);
+    if (model.positions() == 0) model.set_positions(512);
+  }
   if (job->schedule().decay().empty()) job->mutable_schedule()->set_decay("constant");
 
   v1::CompressionSpec& compression = *job->mutable_compression();

@@ -35,6 +35,7 @@ constexpr uint32_t kMaxCheckpoints = 1000;
 constexpr uint32_t kMaxCropPadding = 64;  // pixels
 constexpr uint32_t kMaxImageSide = 4096;  // pixels
 constexpr uint32_t kMaxDecodeThreads = 256;
+constexpr uint32_t kMaxPositions = 65536;
 constexpr size_t kChecksumDigits = 16;
 // What rounding may add to workers times update.elasticity.
 constexpr double kElasticityRounding = 1e-5;
@@ -143,7 +144,32 @@ void CheckModel(const v1::ModelSpec& model, Problems* problems) {
   }
   problems->CheckUnused(model.name() != "cnn" && model.dense_units() != 0, "model.dense_units",
                         "only the model cnn has it");
+  if (ReadsText(model.name())) {
+    if (!(model.dropout() >= 0 && model.dropout() < 1)) {
+      problems->Add("model.dropout", model.dropout(), "make it at least 0 and below 1");
+    }
+    problems->CheckCount("model.positions", model.positions(), 8, kMaxPositions);
+  } else {
+    constexpr absl::string_view kOnlyBert = "only the models bert_tiny, bert_base and bert_large have it";
+    problems->CheckUnused(model.has_dropout(), "model.dropout", kOnlyBert);
+    problems->CheckUnused(model.next_sentence(), "model.next_sentence", kOnlyBert);
+    problems->CheckUnused(model.positions() != 0, "model.positions", kOnlyBert);
+  }
   CheckInitialWeights(model, problems);
+}
+
+// What only text has.
+void CheckTokens(const v1::DataSpec& data, Problems* problems) {
+  const auto need_folder = [&](absl::string_view field, const std::string& value) {
+    if (value.empty()) {
+      problems->Add(field, "''", "name the folder that foreshard pack-text made, relative to data.directory");
+    }
+  };
+  need_folder("data.train_tokens", data.train_tokens());
+  need_folder("data.test_tokens", data.test_tokens());
+  if (!(data.mask_fraction() > 0 && data.mask_fraction() < 1)) {
+    problems->Add("data.mask_fraction", data.mask_fraction(), "make it above 0 and below 1");
+  }
 }
 
 // Of images in color.
@@ -209,10 +235,13 @@ void CheckUnusedData(const v1::DataSpec& data, Problems* problems) {
                                  !data.test_images().empty() || !data.test_labels().empty()),
                         "data.train_images",
                         synthetic ? "synthetic data has no files"
+                        : data.format() == "tokens"
+                                  ? "packed text is data.train_tokens and data.test_tokens"
                         : packed  ? "packed images are data.train_packed and data.test_packed"
                                   : "files of CIFAR are data.train_files and data.test_files");
   problems->CheckUnused(!idx && (data.has_mean() || data.has_deviation()), "data.mean",
                         synthetic ? "synthetic data is not normalised"
+                        : data.format() == "tokens" ? "text is not normalised"
                         : packed  ? "packed images have data.channel_means and data.channel_deviations"
                                   : "CIFAR has data.channel_means and data.channel_deviations");
   problems->CheckUnused(!cifar && (data.train_files_size() > 0 || data.test_files_size() > 0),
@@ -232,19 +261,38 @@ void CheckUnusedData(const v1::DataSpec& data, Problems* problems) {
                         "packed images are cut as data.least_area says");
   problems->CheckUnused(synthetic && data.crop_padding() > 0, "data.crop_padding",
                         "synthetic data has no images");
+  const bool tokens = data.format() == "tokens";
+  problems->CheckUnused(!tokens && (!data.train_tokens().empty() || !data.test_tokens().empty()),
+                        "data.train_tokens", "only the format tokens has it");
+  problems->CheckUnused(!tokens && data.mask_fraction() != 0, "data.mask_fraction",
+                        "only the format tokens has it");
+  problems->CheckUnused(tokens && data.crop_padding() > 0, "data.crop_padding", "text has no images");
+  problems->CheckUnused(tokens && data.flip(), "data.flip", "text has no images");
+  problems->CheckUnused(tokens && data.classes() != 0, "data.classes",
+                        "the number of tokens comes with the vocabulary of the packed text");
   problems->CheckUnused(!synthetic && data.examples() != 0, "data.examples",
                         absl::StrCat("the number of examples comes from the ",
-                                     idx ? "IDX" : packed ? "packed" : "CIFAR", " files"));
+                                     idx      ? "IDX"
+                                     : packed || tokens ? "packed"
+                                              : "CIFAR",
+                                     " files"));
 }
 
 void CheckData(const v1::JobSpec& job, Problems* problems) {
   const v1::DataSpec& data = job.data();
   const bool analytic = IsAnalytic(job.model().name());
-  if (data.format() != "idx" && data.format() != "synthetic" && data.format() != "packed" &&
+  const bool tokens = data.format() == "tokens", text = ReadsText(job.model().name());
+  if (data.format() != "idx" && data.format() != "synthetic" && data.format() != "packed" && !tokens &&
       CifarClasses(data.format()) == 0) {
     problems->Add("data.format", absl::StrCat("'", data.format(), "'"),
-                  "choose one of: idx, synthetic, cifar10, cifar100, packed");
+                  "choose one of: idx, synthetic, cifar10, cifar100, packed, tokens");
     return;
+  }
+  if (text != tokens && !analytic) {
+    problems->Add("data.format", data.format(),
+                  text ? absl::StrCat("the model ", job.model().name(), " reads text; say tokens")
+                       : absl::StrCat("the model ", job.model().name(),
+                                      " reads images; choose bert_tiny, bert_base or bert_large for text"));
   }
   if (analytic && data.format() != "synthetic") {
     problems->Add("data.format", data.format(),
@@ -257,7 +305,11 @@ void CheckData(const v1::JobSpec& job, Problems* problems) {
     CheckCifar(data, problems);
     return;
   }
-  if (!analytic) problems->CheckCount("data.classes", data.classes(), 2, 65536);
+  if (tokens) {
+    CheckTokens(data, problems);
+    return;
+  }
+  if (!analytic && !text) problems->CheckCount("data.classes", data.classes(), 2, 65536);
   if (data.format() == "packed") {
     CheckPacked(data, problems);
     return;

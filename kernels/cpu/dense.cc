@@ -1,5 +1,6 @@
 // Dense layers by oneDNN's inner product. The input is flattened in canonical
-// order, the one edge inside a network where a blocked layout ends.
+// order, the one edge inside a network where a blocked layout ends; or each of its
+// positions is a row.
 #include "kernels/cpu/layers.h"
 
 namespace foreshard::kernels::cpu {
@@ -10,7 +11,10 @@ using dnnl::memory;
 class DenseLayer : public CpuLayer {
  public:
   DenseLayer(const Dense& layer, const Shape& in, bool relu)
-      : layer_(layer), in_(in), relu_(relu) {
+      : layer_(layer),
+        in_(in),
+        out_(layer.each_position ? Shape{in.height, in.width, layer.units} : Shape{1, 1, layer.units}),
+        relu_(relu) {
     weight_desc_ = {{layer.units, Inputs()}, memory::data_type::f32, memory::format_tag::ab};
   }
 
@@ -28,10 +32,10 @@ class DenseLayer : public CpuLayer {
                                                                Rows(layer_.units)),
                 attributes, plan.engine()};
 
-    plan.AddWait(layer_.weight, uint64_t{layer_.units} * in_.elements());
+    plan.AddWait(layer_.weight, layer_.units * static_cast<uint64_t>(Inputs()));
     weight_ = plan.Bind(Plan::Base::kVector, layer_.weight, weight_desc_);
     forward_weight_ = plan.Converted(weight_, forward_.weights_desc());
-    dst_ = plan.Allocate(CanonicalDesc(examples_, {1, 1, layer_.units}));
+    dst_ = plan.Allocate(CanonicalDesc(examples_, out_));
     std::unordered_map<int, memory> args = {{DNNL_ARG_SRC, src_},
                                             {DNNL_ARG_WEIGHTS, forward_weight_},
                                             {DNNL_ARG_DST, plan.Alias(dst_, Rows(layer_.units))}};
@@ -82,13 +86,16 @@ class DenseLayer : public CpuLayer {
   }
 
   bool has_bias() const { return layer_.bias != kNoTensor; }
-  int64_t Inputs() const { return static_cast<int64_t>(in_.elements()); }
+  int64_t Inputs() const {
+    return static_cast<int64_t>(layer_.each_position ? in_.channels : in_.elements());
+  }
   memory::desc Rows(int64_t columns) const {
-    return {{examples_, columns}, memory::data_type::f32, memory::format_tag::ab};
+    const int64_t rows = examples_ * out_.height * out_.width;
+    return {{rows, columns}, memory::data_type::f32, memory::format_tag::ab};
   }
 
   Dense layer_;
-  Shape in_;
+  Shape in_, out_;
   bool relu_;
   int64_t examples_ = 0;
   memory::desc weight_desc_;

@@ -1,6 +1,7 @@
 #include "kernels/cpu/layers.h"
 
 #include "kernels/cpu/sum.h"
+#include "kernels/text_layers.h"
 
 namespace foreshard::kernels::cpu {
 
@@ -120,8 +121,10 @@ bool TakesRelu(const Layer& layer) {
          std::holds_alternative<Dense>(layer) || std::holds_alternative<AddFrom>(layer);
 }
 
-std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, const Shape& out,
-                                       bool relu) {
+std::unique_ptr<CpuLayer> MakeCpuLayer(const NetworkSpec& spec, size_t i, const Shape& in,
+                                       const Shape& out, bool relu) {
+  const Layer& layer = spec.layers[i];
+  const auto number = static_cast<uint32_t>(i);
   if (const auto* conv = std::get_if<Convolution>(&layer)) {
     return MakeConvolution(*conv, in, out, relu);
   }
@@ -132,6 +135,18 @@ std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, cons
   if (const auto* subsample = std::get_if<Subsample>(&layer)) {
     return MakeSubsample(*subsample, in, out);
   }
+  if (const auto* embedding = std::get_if<Embedding>(&layer)) {
+    return MakeEmbedding(*embedding, out, IsTied(spec, *embedding));
+  }
+  if (const auto* norm = std::get_if<LayerNorm>(&layer)) return MakeLayerNorm(*norm, in);
+  if (const auto* attention = std::get_if<Attention>(&layer)) {
+    return MakeAttention(*attention, number, in, out);
+  }
+  if (const auto* dropout = std::get_if<Dropout>(&layer)) return MakeDropout(*dropout, number, in);
+  if (std::holds_alternative<Gelu>(layer)) return MakeGelu();
+  if (std::holds_alternative<Tanh>(layer)) return MakeTanh();
+  if (std::holds_alternative<TargetPositions>(layer)) return MakeSelect(/*first=*/false, in, out);
+  if (std::holds_alternative<FirstPosition>(layer)) return MakeSelect(/*first=*/true, in, out);
   return MakeRelu();
 }
 

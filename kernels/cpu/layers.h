@@ -3,7 +3,7 @@
 // left in the arena. Activations are 4-D, oneDNN's dimensions {n, c, h, w} in
 // whatever layout the producer chose.
 //
-//   auto layer = MakeCpuLayer(kernels::MaxPool{}, in, out, /*relu=*/false);
+//   auto layer = MakeCpuLayer(spec, i, in, out, /*relu=*/false);
 //   dnnl::memory dst = layer->Forward(plan, src, /*training=*/true);
 //   dnnl::memory diff_src = layer->Backward(plan, diff_dst, /*input_gradient=*/true);
 #pragma once
@@ -29,8 +29,10 @@ class CpuLayer {
 
   // Whether Backward reads what Forward returned, which then must stay as it is.
   virtual bool reads_output() const { return false; }
-  // Whether Backward may overwrite `diff_dst`, which then must be nobody else's.
+  // Whether Backward may overwrite `diff_dst`, which then must be nobody else's, and return it.
   virtual bool overwrites_gradient() const { return false; }
+  // Whether Forward overwrites `src`, which then must be nobody else's, and returns it.
+  virtual bool overwrites_input() const { return false; }
 };
 
 // One file each. `relu`: max(0, .) follows and is computed in the same pass.
@@ -42,12 +44,24 @@ std::unique_ptr<CpuLayer> MakeRelu();
 std::unique_ptr<CpuLayer> MakeMaxPool(const MaxPool& layer, const Shape& out);
 std::unique_ptr<CpuLayer> MakeGlobalAveragePool(const Shape& in, const Shape& out);
 std::unique_ptr<CpuLayer> MakeSubsample(const Subsample& layer, const Shape& in, const Shape& out);
+// `tied`: another layer writes the gradient of the table of tokens first.
+std::unique_ptr<CpuLayer> MakeEmbedding(const Embedding& layer, const Shape& out, bool tied);
+std::unique_ptr<CpuLayer> MakeLayerNorm(const LayerNorm& layer, const Shape& in);
+// `number`: the layer's in the network's list, which its draws depend on.
+std::unique_ptr<CpuLayer> MakeAttention(const Attention& layer, uint32_t number, const Shape& in,
+                                        const Shape& out);
+std::unique_ptr<CpuLayer> MakeDropout(const Dropout& layer, uint32_t number, const Shape& in);
+std::unique_ptr<CpuLayer> MakeGelu();
+std::unique_ptr<CpuLayer> MakeTanh();
+// TargetPositions, or FirstPosition.
+std::unique_ptr<CpuLayer> MakeSelect(bool first, const Shape& in, const Shape& out);
 
 // Whether a Relu after this layer is computed in the same pass.
 bool TakesRelu(const Layer& layer);
-// Of every layer but From and AddFrom, which are wiring: network_builder.h.
-std::unique_ptr<CpuLayer> MakeCpuLayer(const Layer& layer, const Shape& in, const Shape& out,
-                                       bool relu);
+// Layer i of a network, of every kind but From, AddFrom and SideLoss, which are wiring:
+// network_builder.h.
+std::unique_ptr<CpuLayer> MakeCpuLayer(const NetworkSpec& spec, size_t i, const Shape& in,
+                                       const Shape& out, bool relu);
 
 // Descriptions of fp32 memory in canonical layout: activations of n examples,
 // and a run of floats.

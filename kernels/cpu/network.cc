@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/loss.h"
+#include "kernels/text_layers.h"
 
 namespace foreshard::kernels::cpu {
 namespace {
@@ -46,7 +47,9 @@ absl::StatusOr<std::unique_ptr<Network>> CpuNetwork::Create(Device& device, uint
   try {
     std::unique_ptr<CpuNetwork> network(
         new CpuNetwork(device, threads, spec, *std::move(shapes)));
-    if (auto mode = network->FindMode(spec.batch_size, true); !mode.ok()) return mode.status();
+    auto mode = network->FindMode(spec.batch_size, true);
+    if (!mode.ok()) return mode.status();
+    network->step_bytes_ = (*mode)->plan->arena_bytes();
     return network;
   } catch (const dnnl::error& error) {
     return FromDnnl(error, "starting its engine");
@@ -59,6 +62,7 @@ absl::Status CpuNetwork::CheckBatch(const BatchView& batch, bool labels) const {
         absl::StrCat("a batch of ", batch.examples, " examples does not fit a network made for 1 to ",
                      spec_.batch_size));
   }
+  if (ReadsText(spec_)) return CheckText(spec_, shapes_, batch, labels);
   const auto classes = static_cast<int32_t>(shapes_.back().channels);
   for (uint64_t i = 0; labels && i < batch.examples; ++i) {
     if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
@@ -115,7 +119,11 @@ absl::Status CpuNetwork::Place(Mode& mode, const BatchView& batch, const float* 
       mode.plan->Place(arena_->data());
       mode.arena_generation = arena_generation_;
     }
-    mode.plan->SetBase(Plan::Base::kInput, batch.inputs);
+    if (ReadsText(spec_)) {
+      mode.plan->SetText(batch.text);
+    } else {
+      mode.plan->SetBase(Plan::Base::kInput, batch.inputs);
+    }
     mode.plan->SetBase(Plan::Base::kVector, vector);
     if (gradient != nullptr) mode.plan->SetBase(Plan::Base::kGradient, gradient);
   } catch (const dnnl::error& error) {
@@ -142,6 +150,36 @@ void CpuNetwork::WriteStatistics(const Mode& mode, float weight, bool accumulate
   }
 }
 
+LossSum CpuNetwork::Loss(const Mode& mode, const BatchView& batch, float weight) const {
+  const auto floats = [](const dnnl::memory& memory) {
+    return memory ? static_cast<float*>(memory.get_data_handle()) : nullptr;
+  };
+  const BuiltNetwork& network = mode.network;
+  const uint32_t classes = shapes_.back().channels;
+  // The weight rides on the loss: every gradient is linear in it.
+  const float of_examples = weight / static_cast<float>(batch.examples);
+  if (!ReadsText(spec_)) {
+    return SoftmaxCrossEntropy(floats(network.logits), batch.labels, batch.examples, classes,
+                               of_examples, floats(network.logits_gradient));
+  }
+  const uint64_t rows = batch.examples * shapes_.back().height;
+  double divisor = batch.text.divisor;
+  if (divisor == 0) {
+    divisor = static_cast<double>(rows - std::count(batch.text.targets, batch.text.targets + rows, kNoTarget));
+  }
+  const auto of_targets = static_cast<float>(divisor > 0 ? weight / divisor : 0);
+  LossSum loss = MaskedCrossEntropy(floats(network.logits), batch.text.targets, rows, classes,
+                                    of_targets, floats(network.logits_gradient));
+  if (network.side_logits) {
+    const LossSum side = SoftmaxCrossEntropy(
+        floats(network.side_logits), batch.labels, batch.examples,
+        shapes_[SideLossAt(spec_)].channels, of_examples, floats(network.side_gradient));
+    loss.side_loss = side.loss;
+    loss.side_correct = side.correct;
+  }
+  return loss;
+}
+
 absl::StatusOr<LossSum> CpuNetwork::Train(const BatchView& batch, const float* vector, Gate gate,
                                           const StepOutput& output) {
   if (auto s = CheckBatch(batch, true); !s.ok()) return s;
@@ -153,11 +191,7 @@ absl::StatusOr<LossSum> CpuNetwork::Train(const BatchView& batch, const float* v
   if (auto s = mode.plan->Run(0, mode.network.forward_end, stream_, output.accumulate, gate); !s.ok()) {
     return s;
   }
-  // The weight rides on the loss: every gradient is linear in it.
-  const LossSum loss = SoftmaxCrossEntropy(
-      static_cast<const float*>(mode.network.logits.get_data_handle()), batch.labels, batch.examples,
-      shapes_.back().channels, output.weight / static_cast<float>(batch.examples),
-      static_cast<float*>(mode.network.logits_gradient.get_data_handle()));
+  const LossSum loss = Loss(mode, batch, output.weight);
   const absl::Status backward =
       mode.plan->Run(mode.network.forward_end, mode.plan->steps(), stream_, output.accumulate, gate);
   if (!backward.ok()) return backward;
@@ -187,8 +221,7 @@ absl::StatusOr<LossSum> CpuNetwork::Evaluate(const BatchView& batch, const float
   const ThreadScope threads(threads_);
   if (auto s = Place(mode, batch, vector, nullptr); !s.ok()) return s;
   if (auto s = mode.plan->Run(0, mode.plan->steps(), stream_, false, Open); !s.ok()) return s;
-  return SoftmaxCrossEntropy(static_cast<const float*>(mode.network.logits.get_data_handle()),
-                             batch.labels, batch.examples, shapes_.back().channels, 0, nullptr);
+  return Loss(mode, batch, 1);
 }
 
 }  // namespace foreshard::kernels::cpu

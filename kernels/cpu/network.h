@@ -36,6 +36,7 @@ class CpuNetwork : public Network {
   absl::Status Statistics(const BatchView& batch, const float* vector,
                           float* statistics) override;
   absl::StatusOr<LossSum> Evaluate(const BatchView& batch, const float* vector) override;
+  uint64_t step_bytes() const override { return step_bytes_; }
 
  private:
   // A plan is bound to one number of examples and one mode.
@@ -57,6 +58,8 @@ class CpuNetwork : public Network {
   // the caller brings; `gradient` null: this run writes none.
   absl::Status Place(Mode& mode, const BatchView& batch, const float* vector,
                      const float* gradient);
+  // The losses of a forward pass; training: their gradients, times `weight`.
+  LossSum Loss(const Mode& mode, const BatchView& batch, float weight) const;
   void WriteStatistics(const Mode& mode, float weight, bool accumulate, float* statistics) const;
 
   Device& device_;
@@ -69,6 +72,7 @@ class CpuNetwork : public Network {
   std::unique_ptr<Buffer> arena_;
   uint64_t arena_generation_ = 0;
   uint64_t uses_ = 0;
+  uint64_t step_bytes_ = 0;
 };
 
 }  // namespace foreshard::kernels::cpu

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cpu/layers.h"
+#include "kernels/text_layers.h"
 #include "kernels/wiring.h"
 
 namespace foreshard::kernels::cpu {
@@ -42,10 +43,19 @@ class Builder {
     const uint32_t last = wiring_.output(layers_.size() - 1);
     built.logits = *values_[last];
     built.forward_end = plan_.steps();
+    const size_t side = SideLossAt(spec_);
+    if (side < layers_.size()) built.side_logits = *values_[wiring_.output(side)];
     if (!training_) return built;
 
-    built.logits_gradient = plan_.Allocate(built.logits.get_desc());
-    gradients_[last] = Hold(built.logits_gradient);
+    // A vocabulary's logits are many, and read only once.
+    gradients_[last] =
+        ReadsText(spec_) ? values_[last] : Hold(plan_.Allocate(built.logits.get_desc()));
+    built.logits_gradient = *gradients_[last];
+    if (side < layers_.size()) {
+      Held& gradient = gradients_[wiring_.output(side)];
+      gradient = Hold(plan_.Allocate(built.side_logits.get_desc()));
+      built.side_gradient = *gradient;
+    }
     for (size_t i = layers_.size(); i-- > 0;) Backward(i);
     return built;
   }
@@ -71,12 +81,15 @@ class Builder {
 
   // `gradient`, or a copy of it where others hold it too.
   Held Own(Held gradient) {
-    if (gradient.use_count() == 1) return gradient;
-    const memory::desc desc = gradient->get_desc();
+    return gradient.use_count() == 1 ? std::move(gradient) : Copied(gradient);
+  }
+
+  Held Copied(const Held& from) {
+    const memory::desc desc = from->get_desc();
     Held copy = Hold(plan_.Allocate(desc));
     plan_.Add(dnnl::reorder::primitive_desc(plan_.engine(), desc, plan_.engine(), desc,
                                             plan_.Attributes()),
-              {{DNNL_ARG_FROM, *gradient}, {DNNL_ARG_TO, *copy}});
+              {{DNNL_ARG_FROM, *from}, {DNNL_ARG_TO, *copy}});
     return copy;
   }
 
@@ -99,21 +112,25 @@ class Builder {
       Read(wiring_.other(i));
     } else {
       const Shape& in = InputShape(i);
-      layers_[i] = MakeCpuLayer(layer, in, shapes_[i], relu);
-      values_[output] = Hold(layers_[i]->Forward(plan_, *values_[input], training_));
+      layers_[i] = MakeCpuLayer(spec_, i, in, shapes_[i], relu);
+      Held from = values_[input];
+      if (layers_[i]->overwrites_input() && !IsFree(input)) from = Copied(from);
+      values_[output] = MadeFrom(from, layers_[i]->Forward(plan_, *from, training_));
       stays_[output] = layers_[i]->reads_output();
     }
     Read(input);
     return end;
   }
 
+  // Whether nobody else reads a value, now or in backward.
+  bool IsFree(uint32_t value) const {
+    return wiring_.uses(value) == 1 && (training_ ? !stays_[value] : value != 0);
+  }
+
   Held ForwardSum(uint32_t input, uint32_t other, bool relu) {
     const Held a = values_[input];
     const Held b = Converted(values_[other], a->get_desc());
-    // In place where nobody else reads the sum's first part, now or in backward.
-    const bool in_place =
-        wiring_.uses(input) == 1 && (training_ ? !stays_[input] : input != 0);
-    const Held sum = in_place ? a : Hold(plan_.Allocate(a->get_desc()));
+    const Held sum = IsFree(input) ? a : Hold(plan_.Allocate(a->get_desc()));
     AddSum(plan_, *a, *b, *sum, relu);
     return sum;
   }
@@ -121,7 +138,7 @@ class Builder {
   const Shape& InputShape(size_t i) const { return i == 0 ? spec_.input : shapes_[i - 1]; }
 
   void Backward(size_t i) {
-    if (wiring_.output(i) != i + 1) return;                       // From
+    if (wiring_.output(i) != i + 1) return;                       // From, SideLoss
     const bool sum = std::holds_alternative<AddFrom>(spec_.layers[i]);
     if (!sum && layers_[i] == nullptr) return;                    // a Relu that the one before took
     const bool relu = TakesRelu(spec_.layers[i]) && wiring_.relu_follows(i);
@@ -140,8 +157,9 @@ class Builder {
       if (layers_[i]->overwrites_gradient()) gradient = Own(std::move(gradient));
       const bool wanted = wiring_.needs_gradient(input);
       const memory next = layers_[i]->Backward(plan_, *gradient, wanted);
+      Held made = wanted ? MadeFrom(gradient, next) : nullptr;
       gradient.reset();
-      if (wanted) AddGradient(input, Hold(next));
+      if (wanted) AddGradient(input, std::move(made));
     }
     // All that read it come after it in the list, so their backward is done.
     values_[output].reset();

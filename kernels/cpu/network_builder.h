@@ -16,7 +16,8 @@ namespace foreshard::kernels::cpu {
 
 struct BuiltNetwork {
   dnnl::memory logits;           // canonical
-  dnnl::memory logits_gradient;  // training only
+  dnnl::memory logits_gradient;  // training only; with text in the place of the logits
+  dnnl::memory side_logits, side_gradient;  // of SideLoss, where there is one
   size_t forward_end = 0;        // steps before are forward
 };
 

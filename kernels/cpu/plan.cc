@@ -189,10 +189,16 @@ void Plan::SetBase(Base base, const float* data) {
 
 absl::Status Plan::Run(size_t begin, size_t end, dnnl::stream& stream, bool accumulate, Gate gate) {
   const When skipped = accumulate ? When::kReplacing : When::kAccumulating;
+  accumulating_ = accumulate;
+  failure_ = nullptr;
   for (size_t i = begin; i < end; ++i) {
     const Step& step = steps_[i];
     if (step.call) {
       step.call();
+      if (failure_ != nullptr) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("oneDNN: ", failure_, " failed at step ", i, ": out of memory"));
+      }
       continue;
     }
     if (!step.primitive) {

@@ -67,8 +67,13 @@ class Plan {
   void Add(const dnnl::primitive_desc_base& pd, const std::unordered_map<int, dnnl::memory>& args,
            When when = When::kAlways);
   // Adds a step that is no primitive of oneDNN's. What it reads and writes it finds by
-  // the data handles of memory of this plan, when it runs.
+  // the data handles of memory of this plan, when it runs, as it finds text() and whether
+  // the gradient is accumulating().
   void AddCall(std::function<void()> call);
+  // By a call that failed: Run ends with it.
+  void NoteFailure(const char* what) { failure_ = what; }
+  const TextView& text() const { return text_; }
+  bool accumulating() const { return accumulating_; }
   // Adds a step that asks the gate for a tensor.
   void AddWait(uint64_t begin, uint64_t elements);
   // Adds the steps that write or add `diff` to the gradient's tensor at `offset`,
@@ -84,6 +89,7 @@ class Plan {
   uint64_t arena_bytes() const { return arena_bytes_; }
   void Place(void* arena);
   void SetBase(Base base, const float* data);
+  void SetText(const TextView& text) { text_ = text; }
   // Runs steps [begin, end). Errors: the gate's, and INTERNAL from oneDNN.
   absl::Status Run(size_t begin, size_t end, dnnl::stream& stream, bool accumulate, Gate gate);
 
@@ -119,6 +125,9 @@ class Plan {
   std::vector<StatisticsOutput> statistics_;
   size_t statistics_end_ = 0;
   uint64_t arena_bytes_ = 0;
+  TextView text_;
+  bool accumulating_ = false;
+  const char* failure_ = nullptr;
 };
 
 }  // namespace foreshard::kernels::cpu

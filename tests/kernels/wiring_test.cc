@@ -55,5 +55,19 @@ TEST(WiringTest, WhatIsTrainedLiesBeforeASumByEitherWay) {
   EXPECT_FALSE(wiring.needs_gradient(6));
 }
 
+TEST(WiringTest, ASideLossReadsAndComputesNothing) {
+  const std::vector<Layer> layers = {Embedding{.channels = 4}, FirstPosition{}, Dense{.units = 2}, SideLoss{},
+                                     From{0},                  LayerNorm{},     Dense{.units = 5}};
+  const Wiring wiring(layers);
+  EXPECT_EQ(wiring.input(3), 3u);
+  EXPECT_EQ(wiring.output(3), 3u);
+  EXPECT_EQ(wiring.uses(3), 1u);
+  EXPECT_EQ(wiring.input(5), 1u);
+  EXPECT_EQ(wiring.uses(1), 2u);
+  EXPECT_FALSE(wiring.needs_gradient(0));
+  EXPECT_TRUE(wiring.needs_gradient(1));
+  EXPECT_TRUE(wiring.needs_gradient(6));
+}
+
 }  // namespace
 }  // namespace foreshard::kernels

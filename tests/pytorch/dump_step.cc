@@ -4,9 +4,12 @@
 //
 //   dump_step --model resnet20 --shape 32,32,3 --batch 8 --out FOLDER
 //
+// Of a BERT --shape is the sequence's length, 1, 1; --targets and --next-sentence are its own.
+//
 // FOLDER/step.json names what lies in the raw little-endian files beside it: inputs.f32
 // [examples, height, width, channels], labels.i32, and vector.f32, gradient.f32 and
-// statistics.f32 with the tensors at the offsets that it gives.
+// statistics.f32 with the tensors at the offsets that it gives. With text there are tokens.i32,
+// segments.i32, lengths.i32, target_positions.i32 and targets.i32 instead of inputs.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -15,9 +18,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
+#include "common/core/catalogue.h"
 #include "common/core/random.h"
 #include "kernels/device.h"
 #include "nlohmann/json.hpp"
+#include "worker/data/random_text.h"
 #include "worker/models/model.h"
 
 namespace foreshard {
@@ -48,6 +53,7 @@ int Fail(const absl::Status& status) {
 }
 
 Batch MakeBatch(const Flags& flags) {
+  if (ReadsText(flags.model.name)) return RandomText(flags.model, flags.seed, /*full=*/false);
   Batch batch{.examples = flags.model.batch_size};
   for (uint64_t i = 0; i < batch.examples * flags.model.input.elements(); ++i) {
     batch.inputs.push_back(static_cast<float>(RandomNormal(flags.seed, 1, i)));
@@ -96,9 +102,13 @@ int Dump(const Flags& flags) {
   json["classes"] = flags.model.classes;
   json["examples"] = batch.examples;
   json["shape"] = flags.shape;
-  json["loss"] = step->loss_sum / examples;
+  const auto mean = [&](const StepResult& result) {
+    return result.loss_sum / static_cast<double>(result.count) + result.side_loss_sum / examples;
+  };
+  json["loss"] = mean(*step);
   json["correct"] = step->correct;
-  json["evaluation_loss"] = evaluation->loss_sum / examples;
+  json["evaluation_loss"] = mean(*evaluation);
+  json["targets"] = flags.model.text.targets;
   json["tensors"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < schema.tensors().size(); ++i) {
     const TensorSpec& tensor = schema.tensors()[i];
@@ -112,6 +122,9 @@ int Dump(const Flags& flags) {
   text << json.dump(1) << "\n";
   if (!text.good() || !Write(folder + "inputs.f32", batch.inputs) ||
       !Write(folder + "labels.i32", batch.labels) || !Write(folder + "vector.f32", vector) ||
+      !Write(folder + "tokens.i32", batch.tokens) || !Write(folder + "segments.i32", batch.segments) ||
+      !Write(folder + "lengths.i32", batch.lengths) || !Write(folder + "targets.i32", batch.targets) ||
+      !Write(folder + "target_positions.i32", batch.target_positions) ||
       !Write(folder + "gradient.f32", gradient) || !Write(folder + "statistics.f32", statistics)) {
     return Fail(absl::InternalError(folder + ": cannot be written to"));
   }
@@ -132,9 +145,13 @@ int main(int argc, char** argv) {
   app.add_option("--batch", flags.model.batch_size);
   app.add_option("--seed", flags.seed);
   app.add_option("--branches", flags.branches, "Factor of the branches of resnet50's blocks");
+  app.add_option("--targets", flags.model.text.targets, "of a sequence");
+  app.add_flag("--next-sentence", flags.model.text.next_sentence);
   app.add_option("--device", flags.device, "auto, cpu or cuda[:n]");
   app.add_option("--out", flags.out, "an existing folder")->required();
   CLI11_PARSE(app, argc, argv);
+  flags.model.text.dropout = 0;
+  flags.model.text.positions = std::max(flags.shape[0], flags.model.text.positions);
   flags.model.input = {flags.shape[0], flags.shape[1], flags.shape[2]};
   return foreshard::Dump(flags);
 }

@@ -90,5 +90,37 @@ TEST(JobSetup, CifarAugmentsTrainingOnly) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(JobSetup, TextIsComputedInMicroBatches) {
+  v1::JobSpec job;
+  job.mutable_training()->set_batch_size(512);
+  job.mutable_training()->set_micro_batches(64);
+  job.mutable_model()->set_name("bert_base");
+  EXPECT_EQ(LargestBatch(job), 8u);
+  job.mutable_model()->set_name("resnet20");  // evaluation recalibrates on whole batches
+  EXPECT_EQ(LargestBatch(job), 512u);
+}
+
+TEST(JobSetup, MemoryCountsWhatTheRuleKeeps) {
+  auto device = kernels::MakeDevice("cpu").value();
+  auto model = MakeModel({.name = "mlp", .input = {4, 4, 1}, .classes = 3, .widths = {5}, .batch_size = 2}, *device).value();
+  const uint64_t trainable = model->schema().trainable_elements(), statistics = model->schema().statistic_elements();
+  v1::JobSpec job;
+  job.mutable_compression()->set_push("none");
+  const auto vectors = [&](const char* rule) {
+    job.mutable_update()->set_rule(rule);
+    const WorkerMemory memory = MemoryOf(job, *model);
+    EXPECT_EQ(memory.vectors_bytes, 4 * (memory.vectors * trainable + 3 * statistics));
+    EXPECT_EQ(memory.step_bytes, model->step_bytes());
+    return memory.vectors;
+  };
+  EXPECT_EQ(vectors("adam"), 2u);
+  EXPECT_EQ(vectors("dana_slim"), 3u);
+  EXPECT_EQ(vectors("easgd"), 4u);
+  EXPECT_EQ(vectors("eamsgd"), 5u);
+  job.mutable_compression()->set_push("one_bit");
+  EXPECT_EQ(vectors("adam"), 3u);
+  EXPECT_EQ(vectors("apmsqueeze"), 5u);
+}
+
 }  // namespace
 }  // namespace foreshard

@@ -32,7 +32,7 @@ class RegressionModel : public Model {
       std::fill(gradient, gradient + inputs_, 0.0f);
       std::fill(statistics, statistics + inputs_, 0.0f);
     }
-    StepResult result{.examples = batch.examples};
+    StepResult result{.count = batch.examples};
     const float share = weight / static_cast<float>(batch.examples);
     for (uint64_t e = 0; e < batch.examples; ++e) {
       const float* x = batch.inputs.data() + e * inputs_;
@@ -58,7 +58,7 @@ class RegressionModel : public Model {
     return absl::OkStatus();
   }
   absl::StatusOr<StepResult> Evaluate(const Batch& batch, const float* vector) override {
-    StepResult result{.examples = batch.examples};
+    StepResult result{.count = batch.examples};
     for (uint64_t e = 0; e < batch.examples; ++e) {
       const float difference =
           Output(batch.inputs.data() + e * inputs_, vector) - static_cast<float>(batch.labels[e]);

@@ -32,14 +32,39 @@ class Trainee:
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9,
                                          nesterov=True)
 
+    def loss(self):
+        return self.torch.nn.functional.cross_entropy(self.model(self.inputs), self.labels)
+
     def seconds(self, steps):
         begin = time.perf_counter()
         for _ in range(steps):
             self.optimiser.zero_grad(set_to_none=True)
-            outputs = self.model(self.inputs)
-            self.torch.nn.functional.cross_entropy(outputs, self.labels).backward()
+            self.loss().backward()
             self.optimiser.step()
         return (time.perf_counter() - begin) / steps
+
+
+class TextTrainee(Trainee):
+    """The same of a BERT: sequences without padding, targets' positions alone, dropout 0.1."""
+
+    VOCABULARY, TARGETS = 30522, 19
+
+    def __init__(self, torch, name, shape, batch):  # pylint: disable=super-init-not-called
+        from pytorch_bert import Bert, shapes
+        torch.manual_seed(1)
+        self.torch, positions = torch, shape[0]
+        state = {name: (0.02 * torch.randn(size)).requires_grad_()
+                 for name, size in shapes(name, self.VOCABULARY).items()}
+        self.model = Bert(name, state, dropout=0.1)
+        at = torch.arange(self.TARGETS) * positions // self.TARGETS
+        self.inputs = {"tokens": torch.randint(0, self.VOCABULARY, (batch, positions)),
+                       "segments": (torch.arange(positions) * 3 > positions).long().expand(batch, -1),
+                       "targets": torch.randint(0, self.VOCABULARY, (batch, self.TARGETS)),
+                       "target_positions": at.expand(batch, -1)}
+        self.optimiser = torch.optim.SGD(state.values(), lr=0.01, momentum=0.9, nesterov=True)
+
+    def loss(self):
+        return self.model.loss(self.inputs)[0]
 
 
 def main():
@@ -53,12 +78,16 @@ def main():
     torch.set_num_threads(1)
     # Its own layout and the one that it recommends for convolutions: the faster one counts.
     shape = (height, width, channels)
-    trainees = [Trainee(torch, name, shape, batch, last) for last in (False, True)]
+    if name.startswith("bert"):
+        trainees = [TextTrainee(torch, name, shape, batch)]
+    else:
+        trainees = [Trainee(torch, name, shape, batch, last) for last in (False, True)]
     for trainee in trainees:
         trainee.seconds(1)
     times = [min(trainee.seconds(1) for _ in range(3)) for trainee in trainees]
     faster = times.index(min(times))
-    print("ready PyTorch", torch.__version__, ("NCHW", "channels last")[faster], flush=True)
+    layout = () if len(trainees) == 1 else (("NCHW", "channels last")[faster],)
+    print("ready PyTorch", torch.__version__, *layout, flush=True)
     for line in sys.stdin:
         print(trainees[faster].seconds(int(line)), flush=True)
 

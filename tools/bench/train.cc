@@ -1,5 +1,5 @@
 // Training on one thread of the CPU: whole steps of plain Nesterov momentum (forward,
-// backward, update) on made-up images.
+// backward, update) on made-up images and text.
 //
 // train/MODEL: examples a second. The limit is what the step's convolutions and matrix
 // products alone would take at the rate of a large single-precision product of the same
@@ -16,13 +16,14 @@
 #include "kernels/device.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/pytorch_peer.h"
+#include "worker/data/random_text.h"
 #include "worker/models/layered_model.h"
 
 namespace foreshard::bench {
 namespace {
 
 constexpr uint64_t kSeed = 1;
-constexpr uint32_t kClasses = 10;
+constexpr uint32_t kClasses = 10, kVocabulary = 30522;
 constexpr double kTurnSeconds = 0.2;  // of each side, at least a step
 constexpr int kPairs = 11, kQuickPairs = 3;
 
@@ -70,24 +71,28 @@ struct Subject {
   InputShape shape;
   uint32_t batch;
   bool beside_pytorch;
+  uint32_t targets = 0;  // of a sequence of text
 };
 
 constexpr Subject kSubjects[] = {{"mlp", {28, 28, 1}, 64, false},
                                  {"cnn", {28, 28, 1}, 64, true},
-                                 {"resnet20", {32, 32, 3}, 128, true}};
+                                 {"resnet20", {32, 32, 3}, 128, true},
+                                 // 15 % of 126 words; dropout as everywhere 0.1.
+                                 {"bert_tiny", {128, 1, 1}, 32, true, 19}};
 
 // A model with what its steps need.
 class Trainee {
  public:
   static absl::StatusOr<std::unique_ptr<Trainee>> Make(const Subject& subject,
                                                        kernels::Device& device) {
-    auto made = MakeModel({.name = subject.name,
-                           .input = subject.shape,
-                           .classes = kClasses,
-                           .batch_size = subject.batch},
-                          device);
+    const ModelOptions options{.name = subject.name,
+                               .input = subject.shape,
+                               .classes = subject.targets > 0 ? kVocabulary : kClasses,
+                               .batch_size = subject.batch,
+                               .text = {.targets = subject.targets}};
+    auto made = MakeModel(options, device);
     if (!made.ok()) return made.status();
-    return std::unique_ptr<Trainee>(new Trainee(subject, *std::move(made)));
+    return std::unique_ptr<Trainee>(new Trainee(options, *std::move(made)));
   }
 
   void Step() {
@@ -118,16 +123,21 @@ class Trainee {
   }
 
  private:
-  Trainee(const Subject& subject, std::unique_ptr<Model> model)
+  Trainee(const ModelOptions& options, std::unique_ptr<Model> model)
       : model_(std::move(model)),
         vector_(model_->schema().elements()),
         gradient_(model_->schema().trainable_elements()),
         momentum_(gradient_.size()),
         statistics_(model_->schema().statistic_elements()) {
-    batch_.examples = subject.batch;
-    batch_.inputs = RandomFloats(subject.batch * subject.shape.elements(), 3);
-    for (uint64_t i = 0; i < subject.batch; ++i) {
-      batch_.labels.push_back(static_cast<int32_t>(RandomBits(kSeed, 4, i) % kClasses));
+    if (options.text.targets > 0) {
+      batch_ = RandomText(options, kSeed, /*full=*/true);
+      for (uint64_t i = 0; i < batch_.examples; ++i) batch_.keys.push_back(RandomBits(kSeed, 5, i));
+    } else {
+      batch_.examples = options.batch_size;
+      batch_.inputs = RandomFloats(options.batch_size * options.input.elements(), 3);
+      for (uint64_t i = 0; i < batch_.examples; ++i) {
+        batch_.labels.push_back(static_cast<int32_t>(RandomBits(kSeed, 4, i) % kClasses));
+      }
     }
     model_->InitialValues(kSeed, vector_.data());
   }

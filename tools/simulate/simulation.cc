@@ -235,7 +235,7 @@ absl::Status Simulation::Prepare() {
   computer_ = std::make_unique<GradientComputer>(gradient, model_.get(), options_.train);
   evaluator_ = std::make_unique<Evaluator>(
       EvaluatorOptions{.seed = job_.seed(),
-                       .batch_size = job_.training().batch_size(),
+                       .batch_size = LargestBatch(job_),
                        .recalibration_batches = job_.evaluation().recalibration_batches()},
       model_.get(), options_.train, options_.test);
   result_.worker_batches.resize(workers);

@@ -24,6 +24,15 @@ class Dataset {
   virtual uint64_t examples() const = 0;
   virtual InputShape shape() const = 0;
   virtual uint32_t classes() const = 0;
+  // How many losses these examples have: one each, or of text the masked tokens, most of an
+  // example's being targets() (0: no text). The same in every epoch.
+  virtual uint64_t Targets(absl::Span<const uint32_t> indices) const { return indices.size(); }
+  virtual uint32_t targets() const { return 0; }
+  // Whether pairs of segments have labels, for model.next_sentence.
+  virtual bool has_pairs() const { return false; }
+  // Whether draws belong to the record and the epoch, whatever batch it is in. Then the key of a
+  // batch is its epoch's.
+  virtual bool draws_by_epoch() const { return false; }
   // Fills the batch with these examples (each < examples()), normalised. Where
   // flips are on, example k is mirrored when bit k of the draw keyed by
   // `augment_key` says so, and where crops are on, moved as draw k says; 0 turns
@@ -83,6 +92,17 @@ struct PackedOptions {
 // version, other classes), DATA_LOSS (cut off, a wrong checksum of the index).
 absl::StatusOr<std::unique_ptr<Dataset>> LoadPacked(const std::string& folder,
                                                     const PackedOptions& options);
+
+struct TokenOptions {
+  float mask_fraction = 0.15f;  // of a sequence's words, at least one
+};
+
+// A folder of packed text (token_records.h), mapped. A batch's targets are drawn by its key and
+// the record: of them 80 % become [MASK], 10 % any token of the vocabulary, 10 % stay (Devlin et al.).
+// With key 0 too, always the same, and without keys of dropout. Errors name the file: NOT_FOUND,
+// INVALID_ARGUMENT (no packed text, another version, an empty shard, another vocabulary), DATA_LOSS
+// (cut off, a wrong checksum).
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTokens(const std::string& folder, const TokenOptions& options);
 
 // Examples without content, for synthetic models.
 std::unique_ptr<Dataset> MakeSyntheticDataset(uint64_t examples, InputShape shape,

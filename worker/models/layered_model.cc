@@ -25,6 +25,13 @@ void VisitTensors(kernels::Layer& layer, Visit visit) {
   } else if (auto* dense = std::get_if<kernels::Dense>(&layer)) {
     visit(dense->weight);
     visit(dense->bias);
+  } else if (auto* embedding = std::get_if<kernels::Embedding>(&layer)) {
+    visit(embedding->token);
+    visit(embedding->position);
+    visit(embedding->segment);
+  } else if (auto* layer_norm = std::get_if<kernels::LayerNorm>(&layer)) {
+    visit(layer_norm->weight);
+    visit(layer_norm->bias);
   }
 }
 
@@ -87,16 +94,19 @@ void LayerList::Dense(const std::string& name, uint32_t units, bool bias) {
   kernels::Dense layer{.units = units};
   const uint64_t inputs = shape().elements();
   const bool he = initialisation_ == Initialisation::kHe;
+  const bool bert = initialisation_ == Initialisation::kBert;
   const double bound = 1 / std::sqrt(static_cast<double>(std::max<uint64_t>(inputs, 1)));
   layer.weight = AddTensor(name + ".weight", {units, static_cast<int64_t>(inputs)},
                            TensorKind::kTrainable, true,
-                           he ? He(inputs) : FirstValues{.bound = bound});
+                           he     ? He(inputs)
+                           : bert ? FirstValues{.deviation = kBertDeviation}
+                                  : FirstValues{.bound = bound});
   if (const kernels::Shape& image = shape(); image.height * image.width > 1) {
     tensors_.back().columns = InputShape{image.height, image.width, image.channels};
   }
   if (bias) {
     layer.bias = AddTensor(name + ".bias", {units}, TensorKind::kTrainable, false,
-                           he ? FirstValues{.constant = 0} : FirstValues{.bound = bound});
+                           he || bert ? FirstValues{.constant = 0} : FirstValues{.bound = bound});
   }
   Append(name, layer);
 }
@@ -132,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Model>> LayerList::Make(const std::string& model,
   auto schema = Schema::Create(std::move(specs));
   if (!schema.ok()) return schema.status();
   made->name_ = model;
+  made->extra_weights_ = extra_weights_;
   made->schema_ = *std::move(schema);
   made->spec_ = {.input = input_,
                  .layers = layers_,
@@ -143,6 +154,7 @@ absl::StatusOr<std::unique_ptr<Model>> LayerList::Make(const std::string& model,
       if (tensor != kernels::kNoTensor) tensor = made->schema_.offset(place[tensor]);
     });
   }
+  made->targets_ = shape().height;
   auto network = device.MakeNetwork(made->spec_);
   if (!network.ok()) {
     absl::Status status(network.status().code(), absl::StrCat(prefix, network.status().message()));
@@ -172,6 +184,7 @@ void LayeredModel::InitialValues(uint64_t seed, float* vector) const {
 }
 
 absl::StatusOr<kernels::BatchView> LayeredModel::View(const Batch& batch) const {
+  if (std::holds_alternative<kernels::Embedding>(spec_.layers.front())) return TextView(batch);
   if (batch.inputs.size() != batch.examples * spec_.input.elements() ||
       batch.labels.size() != batch.examples) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -180,6 +193,29 @@ absl::StatusOr<kernels::BatchView> LayeredModel::View(const Batch& batch) const 
         batch.examples * spec_.input.elements(), " and ", batch.examples));
   }
   return kernels::BatchView{batch.examples, batch.inputs.data(), batch.labels.data()};
+}
+
+absl::StatusOr<kernels::BatchView> LayeredModel::TextView(const Batch& batch) const {
+  const uint64_t tokens = batch.examples * spec_.input.height, targets = batch.examples * targets_;
+  if (batch.tokens.size() != tokens || batch.segments.size() != tokens ||
+      batch.lengths.size() != batch.examples || batch.targets.size() != targets ||
+      batch.target_positions.size() != targets || batch.labels.size() != batch.examples ||
+      (!batch.keys.empty() && batch.keys.size() != batch.examples)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model ", name_, ": a batch of ", batch.examples, " sequences has ", batch.tokens.size(),
+        " tokens, ", batch.segments.size(), " segments, ", batch.lengths.size(), " lengths, ",
+        batch.targets.size(), " targets and ", batch.labels.size(), " labels; it needs ", tokens, ", ",
+        tokens, ", ", batch.examples, ", ", targets, " and ", batch.examples));
+  }
+  return kernels::BatchView{.examples = batch.examples,
+                            .labels = batch.labels.data(),
+                            .text = {.tokens = batch.tokens.data(),
+                                     .segments = batch.segments.data(),
+                                     .lengths = batch.lengths.data(),
+                                     .target_positions = batch.target_positions.data(),
+                                     .targets = batch.targets.data(),
+                                     .keys = batch.keys.empty() ? nullptr : batch.keys.data(),
+                                     .divisor = batch.divisor}};
 }
 
 absl::StatusOr<StepResult> LayeredModel::ForwardBackward(const Batch& batch, const float* vector,
@@ -198,7 +234,7 @@ absl::StatusOr<StepResult> LayeredModel::ForwardBackward(const Batch& batch, con
   auto wait = [&](uint64_t begin, uint64_t elements) { return gate.WaitFor(begin, elements); };
   auto loss = network_->Train(*view, vector, wait, {weight, accumulate, gradient, statistics});
   if (!loss.ok()) return loss.status();
-  return StepResult{loss->loss, loss->correct, batch.examples};
+  return StepResult{loss->loss, loss->correct, loss->count, loss->side_loss, loss->side_correct};
 }
 
 absl::StatusOr<StepResult> LayeredModel::ForwardBackwardOnDevice(
@@ -236,7 +272,7 @@ absl::StatusOr<StepResult> LayeredModel::Evaluate(const Batch& batch, const floa
   }
   auto loss = network_->Evaluate(*view, memory_ != nullptr ? memory_->vector() : vector);
   if (!loss.ok()) return loss.status();
-  return StepResult{loss->loss, loss->correct, batch.examples};
+  return StepResult{loss->loss, loss->correct, loss->count, loss->side_loss, loss->side_correct};
 }
 
 }  // namespace foreshard

@@ -34,7 +34,11 @@ enum class Initialisation : uint8_t {
   // sqrt(2 / (filters * kernel^2)) (He et al. by outputs), dense layers with their biases
   // uniform within 1 / sqrt(inputs).
   kTorchvision,
+  // As BERT: normal with deviation kBertDeviation, biases 0.
+  kBert,
 };
+
+inline constexpr double kBertDeviation = 0.02;
 
 // Made by LayerList::Make.
 class LayeredModel : public Model {
@@ -42,6 +46,9 @@ class LayeredModel : public Model {
   const Schema& schema() const override { return schema_; }
   void InitialValues(uint64_t seed, float* vector) const override;
   std::optional<InputShape> ImageColumns(size_t tensor) const override { return columns_[tensor]; }
+  std::vector<ExtraWeight> ExtraWeights() const override { return extra_weights_; }
+  std::string OtherName(const std::string& tensor) const override;
+  uint64_t step_bytes() const override { return network_->step_bytes(); }
   absl::StatusOr<StepResult> ForwardBackward(const Batch& batch, const float* vector,
                                              ParameterGate& gate, float weight, bool accumulate,
                                              float* gradient, float* statistics) override;
@@ -61,12 +68,15 @@ class LayeredModel : public Model {
 
   // INVALID_ARGUMENT when the batch's arrays do not have the sizes it claims.
   absl::StatusOr<kernels::BatchView> View(const Batch& batch) const;
+  absl::StatusOr<kernels::BatchView> TextView(const Batch& batch) const;
 
   std::string name_;
   Schema schema_;
   std::vector<FirstValues> first_values_;            // by tensor
   std::vector<std::optional<InputShape>> columns_;  // by tensor, of ImageColumns
+  std::vector<ExtraWeight> extra_weights_;
   kernels::NetworkSpec spec_;
+  uint32_t targets_ = 0;  // of a sequence of text
   // Where the device does not work in host memory: the vectors on their way there and back.
   std::unique_ptr<kernels::StepMemory> memory_;
   std::unique_ptr<kernels::Network> network_;
@@ -74,8 +84,8 @@ class LayeredModel : public Model {
 
 // Names are as PyTorch's: `name`.weight, .bias, .running_mean, .running_var. Shapes are
 // too but for convolutions' weights, which are [out, height, width, in] here and
-// [out, in, height, width] there. Weights of convolutions and dense layers are decayed,
-// nothing else is.
+// [out, in, height, width] there. Weights of convolutions, dense layers and embeddings are
+// decayed, nothing else is. Methods of text: kernels/device.h; their file is layered_text.cc.
 class LayerList {
  public:
   explicit LayerList(InputShape input, Initialisation initialisation = Initialisation::kHe);
@@ -89,6 +99,24 @@ class LayerList {
   void MaxPool(const kernels::MaxPool& pool = {});
   void GlobalAveragePool();
   void Dense(const std::string& name, uint32_t units, bool bias);
+
+  // `name`.word_embeddings.weight, .position_embeddings.weight, .token_type_embeddings.weight.
+  void Embedding(const std::string& name, const kernels::Embedding& sizes);
+  void LayerNorm(const std::string& name);
+  // Dense of each position; of each name `units`, side by side: first their weights, then
+  // their biases.
+  void EachPosition(const std::vector<std::string>& names, uint32_t units);
+  // Dense of each position with the embedding's table of tokens as weight, and a bias of its own.
+  void TiedToEmbedding(const std::string& bias);
+  void Attention(uint32_t heads, float dropout);
+  void Gelu();
+  void Tanh();
+  void Dropout(float rate);
+  void TargetPositions(uint32_t count);
+  void FirstPosition();
+  void SideLoss();
+  // Of the model that is made.
+  void Extra(const std::string& name, const std::string& same_as = "");
 
   // Branches (kernels/device.h); `layer` is what last() said after an earlier layer.
   void Subsample(uint32_t channels, uint32_t stride);
@@ -122,6 +150,7 @@ class LayerList {
   std::vector<kernels::Layer> layers_;
   std::vector<kernels::Shape> shapes_;  // after each layer
   std::vector<Tensor> tensors_;
+  std::vector<ExtraWeight> extra_weights_;
   absl::Status status_;
 };
 

@@ -26,8 +26,15 @@ namespace foreshard {
 // A batch in host memory. Plain data.
 struct Batch {
   uint64_t examples = 0;
-  std::vector<float> inputs;    // [examples, height, width, channels]
-  std::vector<int32_t> labels;  // [examples], 0..classes-1
+  std::vector<float> inputs;    // [examples, height, width, channels]; none with text
+  std::vector<int32_t> labels;  // [examples], 0..classes-1; of pairs of text 1: not what follows
+  // Text, as kernels::TextView has it.
+  std::vector<int32_t> tokens, segments;  // [examples, positions]
+  std::vector<int32_t> lengths;           // [examples]
+  std::vector<int32_t> target_positions;  // [examples, targets]
+  std::vector<int32_t> targets;           // [examples, targets]
+  std::vector<uint64_t> keys;             // [examples], or none
+  double divisor = 0;
 };
 
 struct InputShape {
@@ -52,10 +59,21 @@ class OpenGate final : public ParameterGate {
   absl::Status WaitFor(uint64_t begin, uint64_t elements) override { return absl::OkStatus(); }
 };
 
+// Sums over what there is a loss for: the examples, or the targets of text.
 struct StepResult {
-  double loss_sum = 0;  // over the examples
+  double loss_sum = 0;
   uint64_t correct = 0;
-  uint64_t examples = 0;
+  uint64_t count = 0;
+  double side_loss_sum = 0;  // of the second objective, over the examples
+  uint64_t side_correct = 0;
+};
+
+// The input is positions x 1 x 1, the classes are the vocabulary.
+struct TextOptions {
+  uint32_t targets = 0;        // most of a sequence
+  uint32_t positions = 512;    // rows of the table of positions
+  float dropout = 0.1f;
+  bool next_sentence = false;  // the second objective
 };
 
 struct ModelOptions {
@@ -66,6 +84,13 @@ struct ModelOptions {
   uint32_t dense_units = 0;      // 0: the model's default
   uint64_t elements = 0;         // quadratic, synthetic
   uint32_t batch_size = 0;       // largest batch that will be given
+  TextOptions text = {};         // bert_*
+};
+
+// A tensor that a file of weights may have beside the schema's, and what becomes of it.
+struct ExtraWeight {
+  std::string name;    // '*' stands for any characters
+  std::string same_as;  // the schema's tensor that it repeats: must be equal; empty: left out
 };
 
 // Thread-compatible: one step at a time.
@@ -83,9 +108,18 @@ class Model {
   // shape, in whose order (height, width, channel) the weight's columns are. Else nothing.
   virtual std::optional<InputShape> ImageColumns(size_t tensor) const { return std::nullopt; }
 
+  // What files of weights with PyTorch's names may have besides, and other names that the
+  // schema's tensors may have there.
+  virtual std::vector<ExtraWeight> ExtraWeights() const { return {}; }
+  virtual std::string OtherName(const std::string& tensor) const { return {}; }
+
+  // Device memory of a training step beside the vectors, known beforehand; 0: next to none.
+  virtual uint64_t step_bytes() const { return 0; }
+
   // Forward in training mode and backward. `vector` is the whole flat vector
   // [schema().elements()]. Writes (accumulate: adds) the gradient of the batch's
-  // mean loss times `weight` to gradient[trainable_elements], and the batch's
+  // mean loss (with text: of the masked tokens' mean loss and the examples' of the second
+  // objective) times `weight` to gradient[trainable_elements], and the batch's
   // statistics (means, unbiased variances) to statistics[statistic_elements]
   // (accumulate: adds weight * value). The gate is asked before a layer's
   // parameters are first read. Errors: those of the gate, and INVALID_ARGUMENT

@@ -26,6 +26,13 @@ absl::StatusOr<std::unique_ptr<Model>> MakeResnet50(const ModelOptions& options,
 // wrn16_4.cc
 absl::StatusOr<std::unique_ptr<Model>> MakeWrn16By4(const ModelOptions& options,
                                                     kernels::Device& device);
+// bert.cc
+absl::StatusOr<std::unique_ptr<Model>> MakeBertTiny(const ModelOptions& options,
+                                                    kernels::Device& device);
+absl::StatusOr<std::unique_ptr<Model>> MakeBertBase(const ModelOptions& options,
+                                                    kernels::Device& device);
+absl::StatusOr<std::unique_ptr<Model>> MakeBertLarge(const ModelOptions& options,
+                                                     kernels::Device& device);
 // quadratic.cc
 absl::StatusOr<std::unique_ptr<Model>> MakeQuadratic(const ModelOptions& options,
                                                      kernels::Device& device);

@@ -136,7 +136,23 @@ absl::Status CheckValues(const TensorSpec& tensor, absl::Span<const float> value
   return absl::OkStatus();
 }
 
-// Every tensor of the model is there as it should be, and nothing else but counts.
+// The schema's tensor in a file, by its own name or the other that it may have.
+const SafetensorsTensor* FindTensor(const Model& model, const SafetensorsReader& reader,
+                                    const std::string& name) {
+  const SafetensorsTensor* found = reader.Find(name);
+  if (found != nullptr) return found;
+  const std::string other = model.OtherName(name);
+  return other.empty() ? nullptr : reader.Find(other);
+}
+
+// Whether a name is described by one in which a '*' at the end stands for any characters.
+bool Describes(const std::string& pattern, const std::string& name) {
+  if (!absl::EndsWith(pattern, "*")) return pattern == name;
+  return absl::StartsWith(name, absl::StripSuffix(pattern, "*"));
+}
+
+// Every tensor of the model is there as it should be, and nothing else but counts and what the
+// model says that there may be.
 absl::Status CheckTensors(const Model& model, const SafetensorsReader& reader,
                           const std::string& path, WeightLayout layout) {
   const Schema& schema = model.schema();
@@ -144,13 +160,13 @@ absl::Status CheckTensors(const Model& model, const SafetensorsReader& reader,
   std::set<std::string> ours;
   for (size_t i = 0; i < schema.tensors().size(); ++i) {
     const std::string& name = schema.tensors()[i].name;
-    ours.insert(name);
-    const SafetensorsTensor* found = reader.Find(name);
+    const SafetensorsTensor* found = FindTensor(model, reader, name);
     if (found == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor '", name, "' of the model is missing; the file has ",
                        reader.tensors().size(), " tensors: is it of this model?"));
     }
+    ours.insert(found->name);
     const std::vector<uint64_t> wanted = WeightShape(model, i, layout);
     if (found->shape != wanted) {
       const bool swapped =
@@ -171,8 +187,13 @@ absl::Status CheckTensors(const Model& model, const SafetensorsReader& reader,
                                                  "(F16 and BF16 are taken as well)"));
     }
   }
+  const std::vector<ExtraWeight> extras = model.ExtraWeights();
   for (const SafetensorsTensor& tensor : reader.tensors()) {
     if (ours.contains(tensor.name)) continue;
+    const bool extra = std::any_of(extras.begin(), extras.end(), [&](const ExtraWeight& known) {
+      return Describes(known.name, tensor.name);
+    });
+    if (extra) continue;
     if (!counts.contains(tensor.name)) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor '", tensor.name, "' with the shape ",
@@ -182,6 +203,31 @@ absl::Status CheckTensors(const Model& model, const SafetensorsReader& reader,
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor '", tensor.name, "' has the shape ",
                        ShapeText(tensor.shape), ", but a count is one number, shape []"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Tensors that repeat one of the model's hold the same values. `vector` is the model's.
+absl::Status CheckRepeated(const Model& model, const SafetensorsReader& reader,
+                           const std::string& path, const std::vector<float>& vector) {
+  const Schema& schema = model.schema();
+  for (const ExtraWeight& extra : model.ExtraWeights()) {
+    const SafetensorsTensor* found = extra.same_as.empty() ? nullptr : reader.Find(extra.name);
+    if (found == nullptr) continue;
+    for (size_t i = 0; i < schema.tensors().size(); ++i) {
+      const TensorSpec& tensor = schema.tensors()[i];
+      if (tensor.name != extra.same_as) continue;
+      std::vector<float> values(found->elements);
+      if (found->elements == tensor.elements() && found->type != SafetensorsType::kI64) {
+        if (auto s = reader.ReadFloats(*found, 0, absl::MakeSpan(values)); !s.ok()) return s;
+      }
+      if (found->elements != tensor.elements() ||
+          !std::equal(values.begin(), values.end(), vector.begin() + static_cast<int64_t>(schema.offset(i)))) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path, ": tensor '", extra.name, "' with the shape ", ShapeText(found->shape), " is not equal to '",
+            extra.same_as, "', which the model has in its place; the file is of a model whose output is not tied"));
+      }
     }
   }
   return absl::OkStatus();
@@ -220,12 +266,12 @@ absl::Status LoadWeights(const Model& model, const std::string& path, WeightLayo
     float* const to = all.data() + schema.offset(i);
     read.resize(reorder ? elements : 0);
     const absl::Span<float> into(reorder ? read.data() : to, elements);
-    if (absl::Status status = reader->ReadFloats(*reader->Find(tensor.name), 0, into); !status.ok()) {
-      return status;
-    }
+    const absl::Status status = reader->ReadFloats(*FindTensor(model, *reader, tensor.name), 0, into);
+    if (!status.ok()) return status;
     if (absl::Status status = CheckValues(tensor, into, path); !status.ok()) return status;
     if (reorder) SwapInner(read.data(), order.outer, order.channels, order.positions, to);
   }
+  if (absl::Status status = CheckRepeated(model, *reader, path, all); !status.ok()) return status;
   std::copy(all.begin(), all.end(), vector);
   return absl::OkStatus();
 }

@@ -9,6 +9,10 @@
 // channel, height, width. Beside each batch norm's running statistics lies
 // `num_batches_tracked` (I64): written as 0; read, and ignored, where it is there.
 //
+// BERT's names are Hugging Face's. What its files may have besides (position_ids, and
+// cls.predictions.decoder.*, which repeats the table of tokens) is in Model::ExtraWeights; they are
+// not written, and load_state_dict of a BertForMaskedLM with tied weights finds its own.
+//
 // The plain layout is our own, the schema's, in the same kind of file: what tools exchange.
 #pragma once
 

@@ -11,6 +11,31 @@ struct Entry {
   absl::StatusOr<std::unique_ptr<Model>> (*make)(const ModelOptions&, kernels::Device&);
 };
 
+// Of the models that read text.
+absl::Status CheckTextOptions(const ModelOptions& options) {
+  const TextOptions& text = options.text;
+  if (options.input.width != 1 || options.input.channels != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reads text, and the data are of ", options.input.height, " x ",
+                     options.input.width, " x ", options.input.channels,
+                     "; its data.format is tokens"));
+  }
+  if (options.input.height > text.positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the data's sequences have ", options.input.height, " tokens, and model.positions is ",
+        text.positions, "; raise it, or pack the text with --sequence ", text.positions));
+  }
+  if (text.targets == 0 || text.targets > options.input.height) {
+    return absl::InvalidArgumentError(absl::StrCat("targets is ", text.targets, "; it must be 1 to ",
+                                                   options.input.height));
+  }
+  if (!(text.dropout >= 0 && text.dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dropout is ", text.dropout, "; it must be at least 0 and below 1"));
+  }
+  return absl::OkStatus();
+}
+
 constexpr Entry kEntries[] = {
     {"cnn", MakeCnn},
     {"mlp", MakeMlp},
@@ -20,6 +45,9 @@ constexpr Entry kEntries[] = {
     {"resnet20", MakeResnet20},
     {"resnet50", MakeResnet50},
     {"wrn16_4", MakeWrn16By4},
+    {"bert_tiny", MakeBertTiny},
+    {"bert_base", MakeBertBase},
+    {"bert_large", MakeBertLarge},
 };
 
 }  // namespace
@@ -61,6 +89,14 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelOptions& options,
         return absl::InvalidArgumentError(
             absl::StrCat(prefix, "widths[", i, "] is 0; it must be at least 1"));
       }
+    }
+    if (ReadsText(options.name)) {
+      if (auto s = CheckTextOptions(options); !s.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat(prefix, std::string(s.message())));
+      }
+    } else if (options.text.targets > 0) {
+      return absl::InvalidArgumentError(
+          prefix + "reads images, and the data are text; take bert_tiny, bert_base or bert_large");
     }
     return entry.make(options, device);
   }

@@ -83,6 +83,22 @@ TEST(JobSpec, JobsOfTheDanaPaper) {
   }
 }
 
+TEST(JobSpec, JobsOfTheApmSqueezePapersBert) {
+  for (const char* size : {"base", "large"}) {
+    const auto job = LoadJobSpec(absl::StrCat(kJobs, "/bert_", size, "_apmsqueeze.textproto"), {});
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->model().name(), absl::StrCat("bert_", size));
+    EXPECT_EQ(job->training().batch_size() * job->training().workers(), 4096u);
+    EXPECT_EQ(job->apmsqueeze().warmup_rounds(), 23000u);
+    EXPECT_FLOAT_EQ(job->schedule().learning_rate(), 4e-4f);
+    EXPECT_FLOAT_EQ(job->schedule().warmup_epochs() / static_cast<float>(job->training().epochs()), 0.1f);
+    // By default.
+    EXPECT_FLOAT_EQ(job->model().dropout(), 0.1f);
+    EXPECT_EQ(job->model().positions(), 512u);
+    EXPECT_FLOAT_EQ(job->data().mask_fraction(), 0.15f);
+  }
+}
+
 TEST(JobSpec, WhereFilesLieIsEachMachinesOwn) {
   const v1::JobSpec plain = DefaultJob();
   const v1::JobSpec job = DefaultJob({"model.initial_weights=a", "model.initial_weights_checksum=0123456789abcdef"});
@@ -311,6 +327,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"packed_idx_files", {"data.format=packed"}, "data.train_images: set: packed images are data.train_packed and data.test_packed"},
         BadCase{"idx_packed", {"data.train_packed=a"}, "data.train_packed: set: only the format packed has it"},
         BadCase{"idx_side", {"data.image_side=32"}, "data.image_side: set: only the format packed has it"},
+        BadCase{"bert_images", {"model.name=bert_tiny"}, "data.format: idx: the model bert_tiny reads text; say tokens"},
+        BadCase{"images_of_text", {"data.format=tokens"}, "data.format: tokens: the model cnn reads images; choose bert_tiny"},
+        BadCase{"tokens_no_folder", {"model.name=bert_tiny", "data.format=tokens"}, "data.test_tokens: '': name the folder that foreshard pack-text made"},
+        BadCase{"tokens_classes", {"model.name=bert_tiny", "data.format=tokens"}, "data.classes: set: the number of tokens comes with the vocabulary"},
+        BadCase{"tokens_idx_files", {"data.format=tokens"}, "data.train_images: set: packed text is data.train_tokens and data.test_tokens"},
+        BadCase{"tokens_mask", {"model.name=bert_tiny", "data.format=tokens", "data.mask_fraction=1"}, "data.mask_fraction: 1: make it above 0 and below 1"},
+        BadCase{"idx_tokens", {"data.train_tokens=a"}, "data.train_tokens: set: only the format tokens has it"},
+        BadCase{"cnn_dropout", {"model.dropout=0.1"}, "model.dropout: set: only the models bert_tiny, bert_base and bert_large have it"},
+        BadCase{"cnn_pairs", {"model.next_sentence=true"}, "model.next_sentence: set"},
+        BadCase{"bert_dropout", {"model.name=bert_base", "model.dropout=1"}, "model.dropout: 1: make it at least 0 and below 1"},
+        BadCase{"bert_positions", {"model.name=bert_base", "model.positions=7"}, "model.positions: 7: give a whole number from 8 to 65536"},
+        BadCase{"bert_widths", {"model.name=bert_base", "model.widths=8"}, "model.widths: set: the layers of bert_base are given by its name"},
         BadCase{"weights_no_checksum", {"model.initial_weights=w.safetensors"}, "model.initial_weights_checksum: '': give the 16 digits that 'foreshard weights --checksum w.safetensors' prints"},
         BadCase{"weights_checksum", {"model.initial_weights=w", "model.initial_weights_checksum=0123456789abcdeG"}, "model.initial_weights_checksum: '0123456789abcdeG'"},
         BadCase{"weights_no_file", {"model.initial_weights_checksum=0123456789abcdef"}, "model.initial_weights: '': name the safetensors file"},

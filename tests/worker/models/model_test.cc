@@ -34,6 +34,10 @@ ModelOptions TinyOptions(const std::string& name) {
     options.widths = {3, 5};
     options.dense_units = 6;
   }
+  if (ReadsText(name)) {
+    options.input = {8, 1, 1};
+    options.text.targets = 2;
+  }
   return options;
 }
 
@@ -282,7 +286,7 @@ TEST_P(LayeredModelTest, EveryTensorsGradientIsTheReferencesSlope) {
     SCOPED_TRACE(examples);
     const Batch batch = MakeBatch(f.options, examples);
     const StepResult result = f.Step(batch);
-    EXPECT_EQ(result.examples, examples);
+    EXPECT_EQ(result.count, examples);
     const kernels::BatchView view{examples, batch.inputs.data(), batch.labels.data()};
     const std::vector<double> vector(f.vector.begin(), f.vector.end());
     const auto forward = kernels::ReferenceForward(spec, view, vector, true);

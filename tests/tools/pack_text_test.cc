@@ -1,0 +1,206 @@
+#include "tools/pack_text.h"
+
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/data/data_folder.h"
+#include "worker/data/token_records.h"
+
+namespace foreshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class PackTextTest : public DataFolderTest {
+ protected:
+  PackTextTest() : DataFolderTest("foreshard-text") {}
+  void SetUp() override {
+    DataFolderTest::SetUp();
+    fs::create_directories(directory_ / "in/.hidden");
+    Write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n##x\n");
+    Write("in/.hidden/x", "\xff");
+    Write("in/1.txt", "A b c ax\na b");  // a b c a ##x a b
+    Write("in/2.gz", Gzip("c c z"));       // c c [UNK]
+  }
+  PackTextOptions Options() {
+    return {.inputs = {directory_ / "in"}, .vocabulary = directory_ / "vocab.txt", .output = directory_ / "out", .sequence = 8};
+  }
+  std::set<std::string> Left() {
+    std::set<std::string> names;
+    for (const auto& each : fs::directory_iterator(directory_)) names.insert(each.path().filename().string());
+    return names;
+  }
+  void ExpectRefused(const PackTextOptions& options, const std::string& text,
+                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    const auto before = Left();
+    const auto figures = PackText(options);
+    EXPECT_EQ(figures.status().code(), code) << figures.status();
+    EXPECT_THAT(std::string(figures.status().message()), HasSubstr(text));
+    EXPECT_EQ(Left(), before);
+  }
+  // A document of `tokens` letters a, b and c.
+  std::string Document(int tokens) {
+    std::string text;
+    for (int i = 0; i < tokens; ++i) absl::StrAppend(&text, i % 7 == 0 ? "a" : i % 5 == 0 ? "b" : "c", " ");
+    return text;
+  }
+};
+
+TEST_F(PackTextTest, CutsTheStreamOfDocuments) {
+  uint64_t told = 0;
+  PackTextOptions options = Options();
+  options.output += "/";
+  options.progress = [&](const PackTextFigures& figures) { told = figures.tokens; };
+  const auto figures = PackText(options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->files, 2u);
+  EXPECT_EQ(figures->tokens, 10u);
+  EXPECT_EQ(told, 10u);
+  EXPECT_EQ(figures->unknown, 1u);
+  EXPECT_EQ(figures->records, 2u);
+  const auto records = TokenRecords::Open(directory_ / "out");
+  ASSERT_TRUE(records.ok()) << records.status();
+  EXPECT_FALSE((*records)->index().pairs);
+  TokenRecord record;
+  ASSERT_TRUE((*records)->Read(0, &record).ok());
+  EXPECT_THAT(record.tokens, ElementsAre(2, 5, 6, 7, 5, 8, 5, 3));
+  EXPECT_EQ(record.words, 6u);
+  EXPECT_EQ(record.second, 8u);
+  ASSERT_TRUE((*records)->Read(1, &record).ok());
+  EXPECT_THAT(record.tokens, ElementsAre(2, 6, 3, 7, 7, 1, 3));
+  EXPECT_EQ(record.words, 4u);
+  EXPECT_EQ(Left(), (std::set<std::string>{"in", "out", "vocab.txt"}));
+}
+
+TEST_F(PackTextTest, HoldsSequencesOutAndSpreadsTheOthers) {
+  Write("in/3.txt", Document(600));
+  PackTextOptions options = Options();
+  options.held_out = 10;
+  options.shards = 3;
+  const auto figures = PackText(options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  const auto train = TokenRecords::Open(directory_ / "out/train"), test = TokenRecords::Open(directory_ / "out/test");
+  ASSERT_TRUE(train.ok() && test.ok());
+  EXPECT_EQ((*test)->records(), figures->held_out);
+  EXPECT_EQ(figures->held_out, figures->records / 10);
+  EXPECT_EQ((*train)->records() + (*test)->records(), figures->records);
+  EXPECT_EQ((*train)->index().records.size(), 3u);
+}
+
+TEST_F(PackTextTest, PairsFollowOrDoNot) {
+  // Each document has letters of its own order, so that what follows can be told.
+  fs::remove_all(directory_ / "in");
+  fs::create_directories(directory_ / "in");
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  std::string text;
+  for (int i = 0; i < 3000; ++i) {
+    absl::StrAppend(&vocabulary, "w", i, "\n");
+    absl::StrAppend(&text, "w", i, " ");
+  }
+  Write("vocab.txt", vocabulary);
+  Write("in/one", text);
+  Write("in/two", Document(5));  // less than a part
+  PackTextOptions options = Options();
+  options.sequence = 32;  // parts of 14
+  options.pairs = true;
+  const auto figures = PackText(options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->records, 107u);  // 214 parts, and one of 4 that is dropped
+  const auto records = TokenRecords::Open(directory_ / "out");
+  ASSERT_TRUE(records.ok());
+  EXPECT_TRUE((*records)->index().pairs);
+  int others = 0;
+  TokenRecord record;
+  for (uint64_t i = 0; i < 107; ++i) {
+    ASSERT_TRUE((*records)->Read(i, &record).ok());
+    ASSERT_EQ(record.second, 16u);
+    ASSERT_EQ(record.tokens.size(), 31u);
+    const bool follows = record.tokens[16] == record.tokens[14] + 1;
+    EXPECT_EQ(record.label, follows ? 0u : 1u) << i;
+    EXPECT_EQ(record.tokens[1], 5 + 28 * i);
+    others += record.label == 1;
+  }
+  EXPECT_GT(others, 35);
+  EXPECT_LT(others, 72);
+  // The same again, by the seed.
+  PackTextOptions again = options;
+  again.output = directory_ / "again";
+  ASSERT_TRUE(PackText(again).ok());
+  TokenRecord second;
+  const auto repeated = TokenRecords::Open(directory_ / "again").value();
+  for (uint64_t i = 0; i < 107; ++i) {
+    ASSERT_TRUE((*records)->Read(i, &record).ok() && repeated->Read(i, &second).ok());
+    EXPECT_EQ(record.tokens, second.tokens);
+  }
+}
+
+TEST_F(PackTextTest, RefusesByNameAndLeavesNothing) {
+  PackTextOptions options = Options();
+  options.vocabulary = Write("bad.txt", "[PAD]\n[UNK]\na\n");
+  ExpectRefused(options, "bad.txt: has no [CLS], no [SEP], no [MASK]");
+  options = Options();
+  options.inputs = {directory_ / "none"};
+  ExpectRefused(options, "is neither a file nor a folder", absl::StatusCode::kNotFound);
+  options = Options();
+  options.sequence = 7;
+  ExpectRefused(options, "--sequence: 7: give 8 to 65535 tokens");
+  options.sequence = 18;
+  options.pairs = true;
+  ExpectRefused(options, "--sequence: 18: pairs need at least 19 tokens");
+  options = Options();
+  options.held_out = 1;
+  ExpectRefused(options, "--held-out: 1");
+  options = Options();
+  options.shards = 3;
+  ExpectRefused(options, "--shards: 3: the text makes only 2 sequences");
+  options = Options();
+  options.output = directory_ / "in";
+  ExpectRefused(options, "is there already");
+  Write("in/3.txt", "fine\nand \xc3\x28 not");
+  ExpectRefused(Options(), "in/3.txt: byte 9 (0xc3) is not UTF-8");
+}
+
+TEST_F(PackTextTest, AnInterruptLeavesNothing) {
+  PackTextOptions options = Options();
+  int asked = 0;
+  options.interrupted = [&] { return ++asked == 2; };
+  ExpectRefused(options, "interrupted; nothing is left of", absl::StatusCode::kCancelled);
+}
+
+TEST_F(PackTextTest, ReplacesWhatAKilledRunHasLeft) {
+  fs::create_directories(directory_ / "out.part/train");
+  Write("out.part/train/records", "half");
+  EXPECT_TRUE(PackText(Options()).ok());
+  fs::remove_all(directory_ / "out");
+  fs::create_directories(directory_ / "out.part");
+  Write("out.part/mine", "x");
+  ExpectRefused(Options(), "mine is in it; move it away");
+}
+
+TEST_F(PackTextTest, LearnsAVocabularyThatPacksWithoutUnknown) {
+  fs::remove(directory_ / "in/2.gz");
+  Write("in/1.txt", "the other mother thought of the other brother\nthen there was the weather");
+  LearnTextOptions learn{.inputs = {directory_ / "in"}, .output = directory_ / "learned.txt", .size = 40};
+  const auto tokens = LearnTextVocabulary(learn);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_LE(*tokens, 40u);
+  const auto vocabulary = Vocabulary::Load(directory_ / "learned.txt");
+  ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
+  EXPECT_EQ(vocabulary->size(), *tokens);
+  EXPECT_LT(vocabulary->Find("the"), *tokens);
+  PackTextOptions options = Options();
+  options.vocabulary = directory_ / "learned.txt";
+  EXPECT_EQ(PackText(options)->unknown, 0u);
+  learn.interrupted = [] { return true; };
+  learn.output = directory_ / "never.txt";
+  EXPECT_TRUE(absl::IsCancelled(LearnTextVocabulary(learn).status()));
+  EXPECT_FALSE(fs::exists(directory_ / "never.txt"));
+}
+
+}  // namespace
+}  // namespace foreshard
