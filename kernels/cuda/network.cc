@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/device_failure.h"
@@ -18,6 +20,17 @@ constexpr size_t kMaxGraphs = 4 * StepPlan::kMostPieces;
 
 absl::Status Open(uint64_t, uint64_t) { return absl::OkStatus(); }
 
+bool RunsHere(const Layer& layer) {
+  return std::visit(
+      [](const auto& l) {
+        using L = std::decay_t<decltype(l)>;
+        return std::is_same_v<L, Convolution> || std::is_same_v<L, BatchNorm> || std::is_same_v<L, Relu> ||
+               std::is_same_v<L, MaxPool> || std::is_same_v<L, Dense> || std::is_same_v<L, GlobalAveragePool> ||
+               std::is_same_v<L, Subsample> || std::is_same_v<L, From> || std::is_same_v<L, AddFrom>;
+      },
+      layer);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(LayerLibrary* library,
@@ -25,6 +38,11 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(LayerLibrary* l
                                                                  const NetworkSpec& spec) {
   auto shapes = CheckNetwork(spec);
   if (!shapes.ok()) return shapes.status();
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (RunsHere(spec.layers[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", i, " is one of text, which this GPU code has not: choose the device cpu"));
+  }
   if (stream == nullptr) return absl::InvalidArgumentError("a network needs a stream of its own");
   std::unique_ptr<CudaNetwork> network(
       new CudaNetwork(library, stream, spec, *std::move(shapes)));

@@ -286,6 +286,15 @@ TEST_F(CudaNetworkTest, RefusesBatchesThatDoNotFit) {
   EXPECT_NE(label.message().find("example 1"), absl::string_view::npos);
 }
 
+TEST_F(CudaNetworkTest, LayersOfTextAreRefused) {
+  const Stream stream = Stream::Make().value();
+  const Case c = MakeCase({1, 1, 3}, {Dense{.units = 4}, Gelu{}, Dense{.units = 2}});
+  PlainLibrary library(Storage::kFp32);
+  const absl::Status status = CudaNetwork::Create(&library, stream.native(), c.spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("layer 1 is one of text"), absl::string_view::npos) << status;
+}
+
 #if defined(FORESHARD_CUDA_EMULATION)
 TEST_F(CudaNetworkTest, OutOfMemorySaysWhatToLower) {
   const Stream stream = Stream::Make().value();
