@@ -286,6 +286,7 @@ TEST_F(CudaNetworkTest, RefusesBatchesThatDoNotFit) {
   EXPECT_NE(label.message().find("example 1"), absl::string_view::npos);
 }
 
+#if defined(FORESHARD_CUDA_EMULATION)
 TEST_F(CudaNetworkTest, LayersOfTextAreRefused) {
   const Stream stream = Stream::Make().value();
   const Case c = MakeCase({1, 1, 3}, {Dense{.units = 4}, Gelu{}, Dense{.units = 2}});
@@ -295,7 +296,6 @@ TEST_F(CudaNetworkTest, LayersOfTextAreRefused) {
   EXPECT_NE(status.message().find("layer 1 is one of text"), absl::string_view::npos) << status;
 }
 
-#if defined(FORESHARD_CUDA_EMULATION)
 TEST_F(CudaNetworkTest, OutOfMemorySaysWhatToLower) {
   const Stream stream = Stream::Make().value();
   Case c = MakeCase({64, 64, 3}, {Convolution{.filters = 64}, Relu{}, GlobalAveragePool{}, Dense{.units = 2}});
