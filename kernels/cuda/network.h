@@ -45,6 +45,7 @@ class CudaNetwork final : public Network {
   absl::Status Statistics(const BatchView& batch, const float* vector,
                           float* statistics) override;
   absl::StatusOr<LossSum> Evaluate(const BatchView& batch, const float* vector) override;
+  uint64_t step_bytes() const override { return figures_.arena_bytes; }
 
   const NetworkFigures& figures() const { return figures_; }
 

@@ -61,6 +61,7 @@ class OnThisThread final : public Network {
     if (auto s = UseDevice(number_); !s.ok()) return s;
     return network_->Evaluate(batch, vector);
   }
+  uint64_t step_bytes() const override { return network_->step_bytes(); }
 
  private:
   const int number_;
