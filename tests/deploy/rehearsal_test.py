@@ -39,7 +39,7 @@ NAMESPACE = "training"
 FETCH_IMAGE = "localhost/foreshard-fetch:1"
 SIDE, CLASSES, EXAMPLES, BATCH, EPOCHS = 8, 4, 1280, 16, 75
 # The first workers are slow, so that there is time for all that happens; those that come later bring it to an end.
-WORKERS, SCALED, STEP_SECONDS, LATER_STEP_SECONDS = 3, 6, 0.1, 0.01
+WORKERS, SCALED, STEP_SECONDS, LATER_STEP_SECONDS = 3, 6, 0.1, 0.02
 JOB = f"""
 name: "rehearsal" seed: 3
 model {{ name: "mlp" widths: 32 }}
