@@ -129,9 +129,10 @@ absl::Status JournalReader::BeginFile() {
   position_ = kJournalHeaderBytes;
   buffer_.clear();
   buffer_at_ = position_;
-  closed_ = false;
+  const bool finished = std::exchange(closed_, false);
   const uint64_t first = files_[file_].first_number;
   if (first == expected_) return absl::OkStatus();
+  if (first > expected_ && file_ > 0 && !finished) beyond_gap_ = first;
   return Damaged(
       0,
       first > expected_

@@ -68,6 +68,10 @@ class JournalReader {
   // the same error.
   absl::StatusOr<std::optional<Event>> Next();
 
+  // Where Next has failed since events are in no file, and the file before them had never been finished: the
+  // number of the first event behind them. A journal that has failed ends so, where its server went
+  // on without it.
+  std::optional<uint64_t> beyond_gap() const { return beyond_gap_; }
   // After Next has given none.
   const JournalEnd& end() const { return end_; }
   // Headers of the files from the first one read on.
@@ -102,6 +106,7 @@ class JournalReader {
   uint64_t event_position_ = 0;
   bool closed_ = false;    // a mark said that it ends here
   uint64_t expected_ = 0;  // number of the next event
+  std::optional<uint64_t> beyond_gap_;
   bool done_ = false;
   absl::Status fault_;
   std::string buffer_;  // the file's bytes from buffer_at_ on

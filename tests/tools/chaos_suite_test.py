@@ -487,6 +487,18 @@ class Comparing(unittest.TestCase):
         rounds.figures["loss"] = 0.9
         self.assertEqual(len(compare.compare(rounds, reference)), 1)
 
+    def test_a_variance_that_was_measured_with_fewer_members_gets_less_far(self):
+        def squeezed(loss, early, late):
+            made = self.verdict(loss=loss)
+            made.schedule = dataclasses.replace(made.schedule, variant="apmsqueeze")
+            made.contributions = {(0, number): tuple((slot, 0) for slot in range(
+                early if number == 2 else late if number == 90 else 3)) for number in range(100)}
+            return made
+        reference = squeezed(1.0, 3, 3)
+        self.assertEqual(compare.compare(squeezed(2.5, 1, 3), reference), [])
+        self.assertEqual(len(compare.compare(squeezed(4.5, 1, 3), reference)), 1)
+        self.assertEqual(len(compare.compare(squeezed(2.5, 3, 1), reference)), 1)
+
     def test_accuracies_near_each_other(self):
         reference = self.verdict(accuracy=0.91)
         self.assertEqual(compare.compare(self.verdict(accuracy=0.905), reference), [])

@@ -7,6 +7,11 @@ import math
 # to 1.03 of the undisturbed loss, where rounds did not lose members early. It is the journals that tell a single lost push; this tells
 # parameters that are not what came of them.
 LOSS_TOLERANCE = 0.25
+# Where apmsqueeze lost members, and rounds, before its variance is frozen: that is measured from
+# other gradients, and what the workers' errors held is gone, so the 126 rounds of a short run get
+# less far. Measured in seven such runs of 2.5 s, with and without what this suite has found since: 1.2 to 2.6.
+EARLY_LOSS_TOLERANCE = 3.0
+_EARLY = 0.35  # of the rounds
 # Points of accuracy between two runs of the default job with other arrival orders.
 ACCURACY_TOLERANCE = 0.01
 
@@ -14,6 +19,16 @@ ACCURACY_TOLERANCE = 0.01
 def same_rounds(one, other):
     """Whether all rounds of two runs were contributed to alike."""
     return one.contributions is not None and one.contributions == other.contributions
+
+
+def lost_members_early(verdict, reference):
+    """Whether a run of apmsqueeze had fewer contributions than the undisturbed one when the variance
+    was measured."""
+    if verdict.schedule.variant != "apmsqueeze" or not verdict.contributions or not reference.contributions:
+        return False
+    end = _EARLY * max(number for _, number in reference.contributions)
+    return any(len(verdict.contributions.get(key, ())) < len(members)
+               for key, members in reference.contributions.items() if key[1] < end)
 
 
 def compare(verdict, reference):
@@ -31,7 +46,8 @@ def compare(verdict, reference):
         # Rounds with fewer members are more rounds, which get further.
         if verdict.contributions is not None:
             difference = max(difference, 0.0)
-        if not abs(difference) <= math.log1p(LOSS_TOLERANCE):
+        tolerance = EARLY_LOSS_TOLERANCE if lost_members_early(verdict, reference) else LOSS_TOLERANCE
+        if not abs(difference) <= math.log1p(tolerance):
             found.append(f"loss {loss:.5g} at the end, {expected:.5g} undisturbed")
     accuracy, expected = verdict.figures.get("accuracy"), reference.figures.get("accuracy")
     if accuracy is not None and expected is not None:

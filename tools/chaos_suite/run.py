@@ -288,6 +288,7 @@ class ScheduleRun:
         answers = []
         for path in fleet.acknowledged_paths():
             answers += invariants.read_acknowledged(path)
+        self._look_for_journals(fleet)
         lead = self._lead()
         examples, batch = lead.get("train_examples", 0), lead.get("batch_size", 1)
         per_epoch = -(-examples // batch)
@@ -299,6 +300,16 @@ class ScheduleRun:
             synchronous=self._job.synchronous, workers=self._job.workers,
             batches=per_epoch * lead.get("epochs", 0), batches_per_epoch=per_epoch, said=lead,
             unjournaled=fleet.unjournaled, bounded=self._job.bounded)
+
+    def _look_for_journals(self, fleet):
+        """ScheduleFailure where a server removed files of its journal before they could be kept."""
+        for name in fleet.servers:
+            places = sorted(journal.place_of(path) for path in fleet.journal_paths(name))
+            missing = sorted(set(range(1, places[-1] + 1)) - set(places)) if places else []
+            if missing:
+                raise ScheduleFailure(
+                    f"{name}: files {', '.join(map(str, missing))} of its journal were removed before this "
+                    "program could keep them, so nothing can be said: the machine was too busy for it")
 
     def _look_at_waits(self, fleet):
         texts = []

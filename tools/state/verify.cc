@@ -120,6 +120,13 @@ absl::Status ReadJournal(const StateDirectory& shard, JournalReport* report, Wor
   while (report->status.ok()) {
     const auto event = (*reader)->Next();
     report->status = event.status();
+    if (!event.ok() && (*reader)->beyond_gap().has_value() && report->events > 0) {
+      const uint64_t beyond = *(*reader)->beyond_gap();
+      report->gaps.emplace_back(report->last_number + 1, beyond - 1);
+      reader = JournalReader::Open(*shard.storage, shard.identity, beyond);
+      report->status = reader.status();
+      continue;
+    }
     if (!event.ok()) break;
     if (!event->has_value()) {
       report->torn = (*reader)->end().torn;
@@ -151,8 +158,9 @@ absl::Status CheckRecovery(const ShardReport& report) {
   const CheckpointManifest& manifest = *newest->manifest;
   if (manifest.about.journal_file == 0) return absl::OkStatus();
   const uint64_t from = manifest.first_number(), through = manifest.next_number() - 1;
-  if (journal.events > 0 && journal.first_number > from) {
-    return absl::DataLossError(absl::StrCat("events ", from, " to ", journal.first_number - 1, " are missing between ",
+  const uint64_t first = journal.gaps.empty() ? journal.first_number : journal.gaps.back().second + 1;
+  if (journal.events > 0 && first > from) {
+    return absl::DataLossError(absl::StrCat("events ", from, " to ", first - 1, " are missing between ",
                                             newest->name, " and the journal"));
   }
   if (from <= through && journal.last_number < through) {
@@ -261,6 +269,9 @@ std::string ReportText(const ShardReport& report) {
   } else {
     absl::StrAppend(&text, "events ", journal.first_number, " to ", journal.last_number);
   }
+  for (const auto& [first, last] : journal.gaps) {
+    absl::StrAppend(&text, ", without ", first, " to ", last, " (it had failed, and training went on)");
+  }
   if (!journal.status.ok()) absl::StrAppend(&text, ", then DAMAGED: ", Message(journal.status));
   absl::StrAppend(&text, "\n");
   for (const JournalEnd::Torn& torn : journal.torn) {
@@ -308,6 +319,7 @@ nlohmann::ordered_json ReportJson(const ShardReport& report) {
                                    {"events", journal.events},
                                    {"first_number", journal.first_number},
                                    {"last_number", journal.last_number},
+                                   {"gaps", journal.gaps},
                                    {"torn", std::move(torn)}}}};
   if (!journal.status.ok()) json["journal"]["error"] = Message(journal.status);
   if (!report.recovery.ok()) json["recovery_error"] = Message(report.recovery);

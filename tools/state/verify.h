@@ -35,6 +35,9 @@ struct JournalReport {
   uint64_t bytes = 0;
   uint64_t events = 0;
   uint64_t first_number = 0, last_number = 0;  // 0: no event
+  // Events between these that are in no file, first and last, since the journal had failed there and
+  // training went on without it: no damage, if no checkpoint needs them.
+  std::vector<std::pair<uint64_t, uint64_t>> gaps;
   std::vector<JournalEnd::Torn> torn;          // the next start cuts it; no damage
   absl::Status status;                         // the first damage, with file and offset
 };

@@ -124,6 +124,46 @@ TEST_F(Verify, AMissingJournalFileIsDamage) {
   EXPECT_FALSE(report.recovery.ok());
 }
 
+// durability.on_failure: continue leaves a journal that ends early, a checkpoint that stands alone,
+// and the journal of the next start.
+TEST_F(Verify, WhereAJournalHadFailedIsNoDamage) {
+  Make(StoredJob());
+  for (auto& shard : shards_) shard->Push(5);
+  const uint64_t last = shards_[0]->last();
+  End();
+  // It was never finished.
+  const std::string file = Newest(0, "journal.");
+  fs::resize_file(file, fs::file_size(file) - kJournalMarkBytes);
+  const StoredRun run = Open();
+  const auto machines = ReplayRun(run, &watch_);
+  ASSERT_TRUE(machines.ok()) << machines.status();
+  const StateDirectory& shard = run.shards[0];
+  constexpr uint64_t kAlone = 1000;
+  {
+    const auto storage = OpenStorage(shard.folder).value();
+    auto writer = CheckpointWriter::Begin(storage.get(), {.identity = shard.identity, .incarnation = 1}, run.schema,
+                                          run.plan)
+                      .value();
+    for (const auto& segment : (*machines)[0]->segments()) {
+      ASSERT_TRUE(writer->AddSegment(segment->plan().id, kAlone, segment->theta(), segment->Save()).ok());
+    }
+    ASSERT_TRUE(writer->AddDealer(kAlone, (*machines)[0]->dealer()->Save()).ok());
+    ASSERT_TRUE(writer->Commit(2).ok());
+    const auto journal = Journal::Open(storage.get(), {.identity = shard.identity, .incarnation = 9,
+                                                       .least_number = kAlone + 1}).value();
+    Event join = ToEvent({.kind = DealerEvent::Kind::kJoin, .worker = 1});
+    join.number = journal->first_number();
+    journal->Record(join);
+    ASSERT_TRUE(journal->status().ok());
+  }
+  const ShardReport report = Report(0);
+  EXPECT_FALSE(report.damaged()) << ReportText(report);
+  ASSERT_EQ(report.journal.gaps.size(), 1u);
+  EXPECT_EQ(report.journal.gaps[0], std::pair(last + 1, kAlone));
+  EXPECT_EQ(report.journal.last_number, kAlone + 1);
+  EXPECT_THAT(ReportText(report), HasSubstr(absl::StrCat("without ", last + 1, " to 1000")));
+}
+
 TEST_F(Verify, EndsWhenAskedTo) {
   class Impatient final : public WorkWatch {
    public:
