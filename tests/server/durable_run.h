@@ -224,9 +224,10 @@ class UndisturbedRun {
     if (event.kind == EventKind::kSkip) {
       Perform(event);
     } else {
+      const std::vector<float> values = Values(segment);
       // Rules that squeeze ask for full precision before their freeze and at folds.
       const bool whole = FindRule(rule_)->squeezes ? segment.phase() == Phase::kFull || segment.folds() : Draw(2) == 0;
-      Perform(event, whole ? CodecId::kNone : CodecId::kOneBit, Values(segment));
+      Perform(event, whole ? CodecId::kNone : CodecId::kOneBit, values);
     }
     if (segment.RoundComplete()) {
       Perform({.kind = EventKind::kRoundClosed, .segment = id, .argument = segment.open_round()});
