@@ -103,7 +103,7 @@ class Alerts(unittest.TestCase):
         self.ended = contextlib.ExitStack()
         self.addCleanup(self.ended.close)
         with concurrent.futures.ThreadPoolExecutor(len(FLEETS)) as pool:
-            starting = {name: pool.submit(real_fleet.Fleet, PROGRAMS, **{"pace": 0.01, **how}) for name, how in FLEETS.items()}
+            starting = {name: pool.submit(real_fleet.Fleet, PROGRAMS, **{"pace": 0.03, **how}) for name, how in FLEETS.items()}
         self.fleets = {}
         failed = []
         for name, fleet in starting.items():
@@ -140,7 +140,7 @@ class Alerts(unittest.TestCase):
         # Meanwhile the job without a fault has none, though its rates have been seen for a whole window.
         real_fleet.wait_until(lambda: self.prometheus.series('foreshard:worker_steps:rate5m{job_name="steady"}'), "rates are there")
         self.assertEqual({alert for alert, of_job in self.firing() if of_job in ("steady", "rounds")}, set())
-        with real_fleet.Throttled(steady.processes["worker-2"], running=0.02, stopped=0.15), \
+        with real_fleet.Throttled(steady.processes["worker-2"], running=0.02, stopped=0.3), \
              real_fleet.Throttled(rounds.processes["worker-1"], running=0.05, stopped=2):
             self.expect("ForeshardStraggler", "steady")
             self.expect("ForeshardRoundsWithoutMembers", "rounds")
