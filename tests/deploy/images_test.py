@@ -5,7 +5,6 @@ shellcheck; the CPU image really built from the built programs, looked into, and
 """
 
 import argparse
-import json
 import pathlib
 import re
 import shutil
@@ -123,8 +122,8 @@ class Built(unittest.TestCase):
         except container_image.NoBase as none:
             raise unittest.SkipTest(str(none)) from none
         cls.storage = container_image.Storage()
-        cls.addClassCleanup(cls.storage.__exit__)
         cls.storage.__enter__()
+        cls.addClassCleanup(cls.storage.__exit__)
         cls.storage.load(cls.made.archive)
         cls.details = container_image.inspect(cls.storage, container_image.NAME)
         print(f"CPU image: {cls.details['Size'] / 1e6:.1f} MB, {cls.made.archive.stat().st_size / 1e6:.1f} MB compressed; "

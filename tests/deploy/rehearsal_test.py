@@ -11,6 +11,7 @@ import contextlib
 import io
 import pathlib
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -36,8 +37,9 @@ from local_fleet.scrape import Metrics  # rehearsal.pod_network adds its folder
 CHART = found_tools.SOURCE / "deploy/helm/foreshard"
 NAMESPACE = "training"
 FETCH_IMAGE = "localhost/foreshard-fetch:1"
-SIDE, CLASSES, EXAMPLES, BATCH, EPOCHS = 8, 4, 1280, 16, 32
-WORKERS, SCALED, STEP_SECONDS = 3, 6, 0.1
+SIDE, CLASSES, EXAMPLES, BATCH, EPOCHS = 8, 4, 1280, 16, 75
+# The first workers are slow, so that there is time for all that happens; those that come later bring it to an end.
+WORKERS, SCALED, STEP_SECONDS, LATER_STEP_SECONDS = 3, 6, 0.1, 0.02
 JOB = f"""
 name: "rehearsal" seed: 3
 model {{ name: "mlp" widths: 32 }}
@@ -75,8 +77,8 @@ def data_set():
 
     files = dict(zip(("train-images", "train-labels"), images(EXAMPLES)))
     files.update(zip(("test-images", "test-labels"), images(200)))
-    slots = range(8)
-    files["pace.csv"] = ("worker,step,seconds\n" + "".join(f"{s},0,{STEP_SECONDS}\n" for s in slots)).encode()
+    files["pace.csv"] = ("worker,step,seconds\n" + "".join(
+        f"{slot},0,{STEP_SECONDS if slot < WORKERS else LATER_STEP_SECONDS}\n" for slot in range(SCALED))).encode()
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content in files.items():
@@ -246,17 +248,18 @@ class Rehearsal(unittest.TestCase):
         self.they_are_more(workers)
 
         self.status(servers.pods[0])
-        took = self.cluster.run(lambda: workers.complete and evaluator.complete, 120, "the Jobs complete")
+        self.backup(servers.pods[1])
+        took = self.cluster.run(lambda: workers.complete and evaluator.complete, 180, "the Jobs complete")
         self.say(f"the Jobs are complete, {took:.0f} s later")
         self.assertEqual(workers.succeeded, set(range(SCALED)))
-        self.assertEqual(workers.failures, {0: 1}, "failures that count, by index: of the crash alone")
-        self.assertEqual(evaluator.failures, {}, "\n".join(life.log() for life in evaluator.over))
+        bad = "\n".join(life.log() for life in workers.over + evaluator.over if life.exit_status not in (0, 4, 137))
+        self.assertEqual(workers.failures, {0: 1}, f"failures that count, by index: of the crash alone\n{bad}")
+        self.assertEqual(evaluator.failures, {}, bad)
         self.assertTrue(servers.ready(), "servers stay and keep the parameters")
         self.assertEqual([s.liveness_kills for s in servers.lives()], [0, 0])
         learned = self.metric(servers.pods[0], "parameter_version")
         self.assertGreater(learned, 0)
         self.assertRegex(evaluator.over[-1].log(), r"(?i)accuracy")
-        self.backup(servers.pods[1])
         self.cluster.delete_all(servers.pods[0].pod.grace_seconds)
         self.assertEqual([s.exit_status for s in servers.lives()], [0, 0], "SIGTERM, a last checkpoint, exit 0")
 
@@ -337,9 +340,23 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("rehearsal", output)
 
     def backup(self, server):
-        """As deploy/README.md says, with what the image has."""
-        status, output = server.execute(["tar", "-C", "/var/lib/foreshard", "-cf", "/tmp/shard.tar", "state"])
+        """As deploy/README.md says, while training goes on; the copy is whole."""
+        text = (found_tools.SOURCE / "deploy/README.md").read_text()
+        commands = re.findall(r"exec run1-foreshard-server-0 -- ((?:.*\\\n)*.*)", text[text.index("## Backup"):])
+        self.assertEqual(len(commands), 2)
+        checkpoint, copy = (c.replace("\\\n", " ").partition(" > ")[0].split() for c in commands)
+        status, output = server.execute(checkpoint)
         self.assertEqual(status, 0, output)
+        self.assertIn("checkpoint.", output)
+        copy[copy.index("-cf") + 1] = "/tmp/state.tar"
+        status, output = server.execute(copy)
+        # 1: a file grew.
+        self.assertIn(status, (0, 1), output)
+        place = self.folder / "backup"
+        place.mkdir()
+        container_image.run("tar", "-C", place, "-xf", server.pod.folder / "volumes/scratch/state.tar")
+        self.assertIn("whole", container_image.run(PROGRAMS / "foreshard", "verify", place / "state"))
+        self.say("a backup taken meanwhile is whole")
 
     def test_a_bad_job_fails_its_job_at_once(self):
         self.cluster.apply(render(self.folder, "job.set={training.epochs=0}"))

@@ -23,7 +23,7 @@ void Run(ByteSpan bytes) {
   const auto data = LoadCifar({records.path()}, classes, {.means = {0.1f, 0.2f, 0.3f}, .flip = true});
   if (!data.ok()) return;
   Batch batch;
-  (*data)->Gather({0, static_cast<uint32_t>((*data)->examples() - 1)}, 3, &batch);
+  FUZZ_CHECK((*data)->Gather({0, static_cast<uint32_t>((*data)->examples() - 1)}, 3, &batch).ok());
   for (const auto label : batch.labels) FUZZ_CHECK(static_cast<uint32_t>(label) < classes);
 }
 

@@ -1,5 +1,6 @@
 // The hot message: our own parser, over slices cut anywhere, against protobuf's.
 #include "common/net/exchange_message.h"
+#include "common/net/protocol.h"
 #include "google/protobuf/stubs/common.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -19,7 +19,7 @@ void Run(ByteSpan bytes) {
   FUZZ_CHECK((*data)->examples() > 0);
   const auto last = static_cast<uint32_t>((*data)->examples() - 1);
   Batch batch;
-  (*data)->Gather({0, last}, 7, &batch);
+  FUZZ_CHECK((*data)->Gather({0, last}, 7, &batch).ok());
   for (const auto label : batch.labels) FUZZ_CHECK(static_cast<uint32_t>(label) < options.classes);
 }
 

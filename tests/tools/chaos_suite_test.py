@@ -7,10 +7,12 @@ import io
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -19,7 +21,7 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 
 from chaos_suite import (arguments, checkpoints, compare, fleet, invariants, jobs, journal, run,
                          schedule, slope, soak)
-from local_fleet import network
+from local_fleet import daemons, network
 from local_fleet.command_line import PROGRAMS
 from local_fleet.lines import Lines
 
@@ -604,6 +606,49 @@ class Arguments(unittest.TestCase):
         job = self.parse("--job", path, "--set", "update.rule=ssgd", "--workers", "4").given_job()
         self.assertTrue(job.synchronous)
         self.assertIn("training.workers=4", job.settings)
+
+
+class Silence(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="chaos_suite_test.")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.fleet = fleet.Fleet(None, jobs.quadratic(self.folder, jobs.VARIANTS[0], 1.0),
+                                 schedule.generate(1), self.folder)
+        self.processes = []
+        for name in ("server-0", "worker-0"):
+            process = subprocess.Popen(["sleep", "60"])
+            self.processes.append(process)
+            log = os.path.join(self.folder, f"{name}.1.log")
+            with open(log, "w", encoding="utf-8"):
+                pass
+            self.fleet.starts[name].append(fleet.Start(
+                daemons.Daemon(name, process, log, None), 1, None))
+
+    def tearDown(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def test_a_stopped_server_excuses_who_did_not_come_to_the_other(self):
+        absence = fleet.Absence(1, time.monotonic())
+        self.fleet.pause("server-0")
+        absence.ended = time.monotonic()
+        self.assertTrue(run.overlaps(absence, self.fleet.silences))
+        self.fleet.go_on("server-0")
+        later = fleet.Absence(1, time.monotonic(), time.monotonic() + 1)
+        self.assertFalse(run.overlaps(later, self.fleet.silences))
+        self.fleet.pause("worker-0")
+        self.assertFalse(run.overlaps(later, self.fleet.silences))
+
+    def test_a_worker_that_has_just_begun_may_end_by_the_signal(self):
+        self.fleet.ask_to_end("worker-0")
+        self.processes[1].wait()
+        self.fleet.look_after()
+        with open(self.fleet.now("worker-0").daemon.log_path, "w", encoding="utf-8") as file:
+            file.write("it has come so far\n")
+        self.fleet.now("worker-0").may_end = {0}
+        with self.assertRaises(fleet.ScheduleFailure):
+            self.fleet.look_after()
 
 
 class Networks(unittest.TestCase):

@@ -87,7 +87,7 @@ class DevicePushEncoderTest : public ::testing::TestWithParam<Case> {
     ParameterClientOptions& options = kept_.emplace_back(options_);
     options.step_encoder = encoder;
     return std::make_unique<SegmentExchange>(
-        options, std::vector<uint64_t>{5}, [](uint32_t) -> absl::StatusOr<uint64_t> { return 5; });
+        options, std::vector<uint64_t>{5}, [](uint32_t) -> absl::StatusOr<ServerNow> { return ServerNow{5}; });
   }
 
   static std::vector<uint32_t> Trainable(const ShardPlan& plan) {
@@ -212,7 +212,7 @@ class Angles final : public Dataset {
   uint64_t examples() const override { return 96; }
   InputShape shape() const override { return {1, 1, 2}; }
   uint32_t classes() const override { return 4; }
-  void Gather(absl::Span<const uint32_t> indices, uint64_t, Batch* batch) const override {
+  absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t, Batch* batch) const override {
     batch->examples = indices.size();
     batch->inputs.clear();
     batch->labels.clear();
@@ -221,6 +221,7 @@ class Angles final : public Dataset {
       batch->inputs.push_back(std::sin(0.1f * static_cast<float>(i)));
       batch->labels.push_back(static_cast<int32_t>(i / 15 % 4));
     }
+    return absl::OkStatus();
   }
 };
 

@@ -127,7 +127,7 @@ class SegmentExchangeTest : public ::testing::Test {
   }
   std::unique_ptr<SegmentExchange> Make() {
     return std::make_unique<SegmentExchange>(
-        options_, std::vector<uint64_t>{5, 5}, [](uint32_t) -> absl::StatusOr<uint64_t> { return 5; });
+        options_, std::vector<uint64_t>{5, 5}, [](uint32_t) -> absl::StatusOr<ServerNow> { return ServerNow{5}; });
   }
   SegmentExchange::Operation On(v1::ExchangeHeader::Kind kind) const {
     SegmentExchange::Operation operation{.kind = kind};

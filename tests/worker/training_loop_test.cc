@@ -346,6 +346,9 @@ class LateClient final : public ParameterClient {
   float* parameters() override { return parameters_.data(); }
   absl::Span<const float> error() const override { return error_; }
 
+  bool keeps_error() const override { return true; }
+
+  absl::Status Prepare(const StepGradient&, std::optional<double>) override { return absl::OkStatus(); }
   absl::Status Initialise(absl::Span<const float>) override { return absl::OkStatus(); }
   absl::Status AwaitInitialised() override { return absl::OkStatus(); }
   void NoteStatistics(const float*) override {}

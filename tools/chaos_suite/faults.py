@@ -84,10 +84,12 @@ def _term(fleet, fault, _):
 
 def _cut(fleet, fault, _):
     fleet.network.cut(fault.target)
+    fleet.fall_silent(fault.target)
     try:
         yield fault.seconds
     finally:
         fleet.network.restore(fault.target)
+        fleet.speak_again(fault.target)
 
 
 def _dead(fleet, fault, _):

@@ -78,6 +78,7 @@ class Fleet:
         self.starts = {name: [] for name in (*self.servers, *self.workers, *self.evaluators)}
         self._job_path = job.write(folder, schedule.durability())
         self.absences = []
+        self.silences = []  # Absences too: servers that are stopped, or whose link is cut
         self.busy = set()  # names that a fault has in its hands
         self.disks = {}  # server name: SmallDisk
         self.unjournaled = set()  # shards
@@ -210,19 +211,32 @@ class Fleet:
         if not self.running(name):
             return False
         self.now(name).paused = True
+        self.fall_silent(name)
         self._signal(name, signal.SIGSTOP)
         return True
 
     def go_on(self, name):
         if self.running(name):
             self._signal(name, signal.SIGCONT)
+        self.speak_again(name)
         self.now(name).paused = False
 
+    def fall_silent(self, name):
+        if name in self.servers:
+            self.silences.append(Absence(self.servers.index(name), time.monotonic()))
+
+    def speak_again(self, name):
+        for silence in self.silences:
+            if name in self.servers and silence.server == self.servers.index(name) and silence.ended is None:
+                silence.ended = time.monotonic()
+
     def ask_to_end(self, name):
-        """SIGTERM; it must end with 0."""
+        """SIGTERM; it must end with 0, but for a worker that has not come as far as to expect it."""
         if not self.running(name):
             return False
         self.now(name).may_end = {0}
+        if name not in self.servers and not self.log_text(name):
+            self.now(name).may_end.add(-signal.SIGTERM)
         self._signal(name, signal.SIGTERM)
         self._away(name)
         return True

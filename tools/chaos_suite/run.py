@@ -88,6 +88,12 @@ class _Running:
         return True
 
 
+def overlaps(absence, others):
+    """Whether another server was away at some moment of it."""
+    return any(other is not absence and other.began < absence.ended and
+               (other.ended is None or other.ended > absence.began) for other in others)
+
+
 class ScheduleRun:
     """`abilities`: which faults can be inflicted. `reference`: Verdict of the undisturbed run
     of this job, with `tolerance` a part of its loss; None: this is it."""
@@ -309,9 +315,7 @@ class ScheduleRun:
             if any(f.target in ("fleet", "workers") for f in self._schedule.faults):
                 continue
             # Who waits for one server may not have come to the other.
-            if any(other is not absence and other.began < absence.ended and
-                   (other.ended is None or other.ended > absence.began)
-                   for other in fleet.absences):
+            if overlaps(absence, (*fleet.absences, *fleet.silences)):
                 continue
             if not any(faults.waited_for(fleet, absence.server, text) for text in texts):
                 self._verdict.violations.append(

@@ -112,7 +112,7 @@ class Run:
         self._say(f"{self._options.workers} workers train")
 
     def kill_worker(self):
-        old = self._release.workers()[1]
+        old, _ = self._until("worker 1 runs", lambda: self._release.workers().get(1))
         self._release.delete_pod(old)
 
         def replaced():

@@ -126,7 +126,9 @@ class PodNetwork:
             hub = self._name(_HUB)
             _ip("netns", "add", hub)
             _ip("-n", hub, "-batch", "-", lines=[
-                "link set lo up", "link add pods type bridge stp_state 0 forward_delay 0", f"addr add {NODE}/16 dev pods",
+                # With an address that stays: by itself a bridge takes one of its ports', and pods that come and go would
+                # change it, so that for half a minute nothing found the node.
+                "link set lo up", "link add pods address 02:00:00:00:00:01 type bridge stp_state 0 forward_delay 0", f"addr add {NODE}/16 dev pods",
                 f"addr add {NAME_SERVER}/16 dev pods", "link set dev pods up"])
             with self._inside(_HUB):
                 self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -104,6 +104,7 @@ class _PodmanProcess(_Process):
 # Arguments: root, host name, then shell commands that mount; then user, group, groups, folder and the program.
 _ENTER = """
 set -e
+PATH=/usr/sbin:/usr/bin
 root=$1 name=$2 mounts=$3; shift 3
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$root"
@@ -118,7 +119,7 @@ eval "$mounts"
 mount -o remount,ro "$root"
 hostname "$name"
 user=$1 group=$2 groups=$3 folder=$4; shift 4
-cd "$root"
+export PATH=/opt/programs:/usr/bin:/usr/sbin
 exec chroot "$root" /usr/bin/env -C "$folder" setpriv --reuid="$user" --regid="$group" --groups="$groups" \
   --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"
 """
@@ -157,7 +158,7 @@ class Namespaces:
         command = ["env", "-i", *(f"{k}={v}" for k, v in environment.items()),
                    "/usr/bin/nsenter", f"--net={pod.address.path}",
                    "/usr/bin/unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child",
-                   "/bin/sh", "-c", f"PATH=/usr/sbin:/usr/bin; {_ENTER.replace('exec chroot', 'exec env PATH=/opt/programs:/usr/bin:/usr/sbin chroot')}",
+                   "/bin/sh", "-c", _ENTER,
                    "enter", root, pod.name, "\n".join(mounts), container.user, container.group,
                    ",".join(map(str, container.more_groups)), container.folder, *container.command]
         return _NamespacesProcess(container, command, log)
