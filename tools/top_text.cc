@@ -21,9 +21,9 @@ std::string Times(uint64_t uncompressed_bytes, uint64_t bytes) {
 }
 
 std::string Traffic(const std::optional<double>& per_second, uint64_t bytes, uint64_t uncompressed_bytes) {
-  return absl::StrFormat("%s (%s times smaller)",
-                         per_second.has_value() ? FormatBytes(*per_second) + "/s" : FormatBytes(bytes),
-                         Times(uncompressed_bytes, bytes));
+  const std::string moved = per_second.has_value() ? FormatBytes(*per_second) + "/s" : FormatBytes(bytes);
+  if (CompressionRatio(uncompressed_bytes, bytes) < 1.05) return moved;
+  return absl::StrFormat("%s (%s times smaller)", moved, Times(uncompressed_bytes, bytes));
 }
 
 }  // namespace

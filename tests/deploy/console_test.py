@@ -45,7 +45,7 @@ class Console(unittest.TestCase):
              real_fleet.Prometheus(fleet.metrics.values(), rules=found_tools.SOURCE / "deploy/prometheus/rules.yaml",
                                    interval="1s") as prometheus:
             # Rates over a minute want a few scrapes.
-            real_fleet.wait_until(lambda: all(float(s["value"][1]) >= 8 for s in prometheus.series("count_over_time(up[1m])")),
+            real_fleet.wait_until(lambda: [float(s["value"][1]) >= 8 for s in prometheus.series("count_over_time(up[1m])")] == [True] * 5,
                                   "eight scrapes", 60)
             with browser.Browser() as chromium:
                 self.check(prometheus, chromium)

@@ -173,8 +173,8 @@ class Served(unittest.TestCase):
 
 
 class Top(unittest.TestCase):
-    def command(self, *flags):
-        return [PROGRAMS / "foreshard", "top", f"--servers={','.join(FLEET.addresses)}", "--interval=0.5", *FLEET.trust, *flags]
+    def command(self, *flags, interval=0.5):
+        return [PROGRAMS / "foreshard", "top", f"--servers={','.join(FLEET.addresses)}", f"--interval={interval}", *FLEET.trust, *flags]
 
     def test_once_prints_plain_text(self):
         done = subprocess.run(self.command("--once", "--sort=worker"), capture_output=True, text=True, timeout=60)
@@ -188,7 +188,7 @@ class Top(unittest.TestCase):
             self.assertIn(address, done.stdout)
 
     def test_workers_are_sorted_by_their_rates(self):
-        done = subprocess.run(self.command("--once", "--interval=2"), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(self.command("--once", interval=2), capture_output=True, text=True, timeout=60)
         self.assertEqual(re.findall(r"worker-\d", done.stdout)[-1], "worker-3", done.stdout)
 
     def test_it_goes_on_in_a_pipe_until_it_is_interrupted(self):
@@ -212,10 +212,12 @@ class Top(unittest.TestCase):
         self.assertIn("worker-3", done.stdout)
 
     def test_bad_arguments_end_with_2(self):
-        for flags in (["--sort=size"], ["--interval=0"], ["--servers=nowhere"]):
-            done = subprocess.run(self.command(*flags), capture_output=True, text=True, timeout=60)
-            self.assertEqual(done.returncode, 2, flags)
-            self.assertTrue(done.stderr)
+        for command, named in ((self.command("--sort=size"), "--sort"), (self.command(interval=0), "--interval"),
+                               ([PROGRAMS / "foreshard", "top", "--servers=nowhere"], "nowhere"),
+                               ([PROGRAMS / "foreshard", "top"], "--servers")):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, command)
+            self.assertIn(named, done.stderr)
 
     def on_terminal(self, *flags):
         master, slave = pty.openpty()

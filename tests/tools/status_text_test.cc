@@ -96,7 +96,7 @@ TEST(MessageToJson, NumbersAreNumbersAndNamesAreTheFields) {
 
 TEST(PlainText, KeepsTextAndTakesCommandsToTheTerminalOut) {
   EXPECT_EQ(PlainText("Zürich\n  4 °C €"), "Zürich\n  4 °C €");
-  EXPECT_EQ(PlainText(std::string("a\x1b[31m\t\r\0\x7f", 9)), "a?[31m????");
+  EXPECT_EQ(PlainText(std::string("a\x1b[31m\t\r\0\x7f", 10)), "a?[31m????");
   EXPECT_EQ(PlainText("\xc2\x9b" "31m"), "\xc2?31m");
 }
 

@@ -163,7 +163,7 @@ const SERVER_COLUMNS = [
   {field: 'pulled', title: 'Pulled', kind: 'number', text: of('pull_bytes', bytes)},
   {field: 'checkpoint', title: 'Checkpoint', kind: 'number', text: of('checkpoint_age_seconds', (v) => (known(v) ? `${duration(v)} ago` : 'none'))},
   {field: 'up', title: 'Up', kind: 'number', text: of('uptime_seconds', duration)},
-  {field: 'waiting', title: 'Waits for', kind: 'text', text: (s) => (s.answers ? s.waiting_for : s.error)},
+  {field: 'waiting', title: 'Waits for', kind: 'text', text: (s) => (s.answers ? s.waiting_for : '')},
 ];
 
 function histogram(staleness) {
@@ -292,6 +292,7 @@ function render(status) {
     row.classList.toggle('own', status.daemon.role === 'worker' && w.name === status.daemon.name);
   });
   fill('servers', SERVER_COLUMNS, status.servers, (s) => s.address, (row, s) => row.classList.toggle('away', !s.answers));
+  showOrHide('servers-text', status.servers.filter((s) => !s.answers).map((s) => s.error).join('\n'));
   element('workers').hidden = status.workers.length === 0;
   show('about', `Foreshard ${status.daemon.version}, page of ${status.daemon.role}${status.daemon.name ? ` ${status.daemon.name}` : ''}`);
   document.body.dataset.looks = Number(document.body.dataset.looks || 0) + 1;
