@@ -239,7 +239,7 @@ TEST(TextNetworkTest, ThreadsAndBatchesDoNotChangeWhatIsDropped) {
     gradients.emplace_back(c.spec.elements);
     ASSERT_TRUE(network->Train(c.Batch(4), c.vector.data(), Open, {.gradient = gradients.back().data()}).ok());
   }
-  for (size_t i = 0; i < gradients[0].size(); ++i) ASSERT_NEAR(gradients[0][i], gradients[1][i], 1e-6) << i;
+  for (size_t i = 0; i < gradients[0].size(); ++i) ASSERT_NEAR(gradients[0][i], gradients[1][i], 1e-5) << i;
 
   // Another key drops others; no key drops nothing.
   auto network = one->MakeNetwork(c.spec).value();
