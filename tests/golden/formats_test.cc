@@ -80,7 +80,9 @@ absl::Status Opened(const std::string& path, const std::string& content) {
 }
 
 TEST(Formats, OfAJournalItsEventsAndItsLastRecord) {
-  const auto [name, stored] = *Under("journal").rbegin();
+  const Files files = Under("journal");
+  const std::string& name = files.rbegin()->first;
+  const std::string& stored = files.rbegin()->second;
   const auto header = [&](size_t at, uint8_t format) {
     std::string file = stored;
     fuzz::Overwrite(&file, at, format);
