@@ -285,7 +285,8 @@ TEST_F(AbuseTest, MessagesThatAreMuchLargerInMemory) {
               Code::kInvalidArgument);
   }
   std::cout << "[ figures  ] memory rose by " << (most - before) / (1 << 20) << " MiB" << std::endl;
-  EXPECT_LT(most, before + 2 * kBudget);
+  // The budget, what the allocator keeps of it, and the messages themselves; all at once would be 12 budgets.
+  EXPECT_LT(most, before + 3 * kBudget);
   ExpectTheServerWorks("messages that swell");
 }
 

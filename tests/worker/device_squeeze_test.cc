@@ -71,6 +71,7 @@ class DeviceSqueezeTest : public ::testing::TestWithParam<Case> {
     receiver_ = memory_->MakeReceiver(receiver).value();
     on_device_ = std::make_unique<DevicePushEncoder>(options_, encoder_.get(), receiver_.get());
     parameters_.resize(kTrainable);
+    sent_.resize(plan_.segments().size());
   }
 
   const Codec& codec() const { return *codecs_.Find(GetParam().codec); }
