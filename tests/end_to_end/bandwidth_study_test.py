@@ -177,8 +177,6 @@ class BandwidthStudy(unittest.TestCase):
             wire = 8 * 4 * ELEMENTS * (WORKERS + 1) / rate
             self.assertGreater(runs[("adam", rate)]["total"]["step_seconds"], 0.8 * wire)
         self.assertGreater(full["step_seconds"],
-                           4 * runs[("adam", FAST)]["total"]["step_seconds"] * SLOW / FAST)
-        self.assertGreater(full["step_seconds"],
                            1.5 * runs[("adam_fp16", SLOW)]["total"]["step_seconds"])
 
         with open(os.path.join(self.results, "report.html"), encoding="utf-8") as file:
