@@ -99,6 +99,8 @@ inline Values ReferenceTextLayer(const Layer& layer, uint32_t number, const Shap
     }
   } else if (std::holds_alternative<Gelu>(layer)) {
     for (uint64_t i = 0; i < x.size(); ++i) y[i] = x[i] * 0.5 * (1 + std::erf(x[i] / std::sqrt(2.0)));
+  } else if (std::holds_alternative<Relu>(layer)) {
+    for (uint64_t i = 0; i < x.size(); ++i) y[i] = std::max(x[i], 0.0);
   } else if (std::holds_alternative<Tanh>(layer)) {
     for (uint64_t i = 0; i < x.size(); ++i) y[i] = std::tanh(x[i]);
   } else {  // TargetPositions, FirstPosition

@@ -90,6 +90,8 @@ class CudaStepEncoderTest : public OnDevice, public testing::WithParamInterface<
                            statistics.size() * sizeof(float), stream_.native()),
               absl::OkStatus());
     ASSERT_EQ(memory_->Upload(parameters_.data(), 0, parameters_.size()), absl::OkStatus());
+    // The caller's vectors may end with its statement.
+    ASSERT_EQ(WaitFor(stream_.native()), absl::OkStatus());
   }
 
   std::vector<SegmentPush> Pushes(uint64_t step) const {
