@@ -71,14 +71,9 @@ class Scripts(unittest.TestCase):
     """Of the whole tree: what shellcheck finds has a written reason beside it (a directive with a comment), or is mended."""
 
     def scripts(self):
-        done = subprocess.run(["git", "-C", found_tools.SOURCE, "ls-files"], capture_output=True, text=True, check=False)
-        names = done.stdout.splitlines() if done.returncode == 0 else [
-            str(p.relative_to(found_tools.SOURCE)) for folder in (".ci", "deploy", "tools", "tests")
-            for p in (found_tools.SOURCE / folder).rglob("*") if p.is_file()]
-        for name in names:
-            path = found_tools.SOURCE / name
-            if not path.is_file():
-                continue
+        paths = (path for folder in (".ci", "deploy", "tools", "tests")
+                 for path in sorted((found_tools.SOURCE / folder).rglob("*")) if path.is_file())
+        for path in paths:
             with open(path, "rb") as file:
                 first = file.readline(200)
             if path.suffix in (".sh", ".bash") or re.match(rb"#!.*\b(ba|da)?sh\b", first):
