@@ -1,15 +1,9 @@
 #include "worker/data/packed_records.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -143,39 +137,25 @@ absl::StatusOr<PackedIndex> ParsePackedIndex(const std::string& bytes, const std
 
 absl::StatusOr<std::unique_ptr<PackedRecords>> PackedRecords::Open(const std::string& folder) {
   const std::string index_path = absl::StrCat(folder, "/", kPackedIndexName);
-  errno = 0;
-  std::ifstream file(index_path, std::ios::binary);
-  if (!file) return OpenProblem(errno, index_path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file && !file.eof()) return OpenProblem(EIO, index_path);
-  auto index = ParsePackedIndex(std::move(text).str(), index_path);
+  const auto bytes = ReadWholeFile(index_path, [&](int error) { return OpenProblem(error, index_path); });
+  if (!bytes.ok()) return bytes.status();
+  auto index = ParsePackedIndex(*bytes, index_path);
   if (!index.ok()) return index.status();
   std::unique_ptr<PackedRecords> records(new PackedRecords(folder, *std::move(index)));
   for (uint32_t shard = 0; shard < records->index_.shard_bytes.size(); ++shard) {
     const std::string path = absl::StrCat(folder, "/", PackedShardName(shard));
     const uint64_t wanted = records->index_.shard_bytes[shard];
-    const int opened = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (opened < 0) return OpenProblem(errno, path);
-    struct stat about = {};
-    const int stated = fstat(opened, &about);
-    const auto size = static_cast<uint64_t>(about.st_size);
-    if (stated != 0 || size != wanted || size < kFrontBytes) {
-      close(opened);
-      return At(absl::StatusCode::kDataLoss, path,
-                absl::StrCat("has ", size, " bytes, the index says ", wanted,
-                             size < wanted ? ": it is cut off" : "", "; copy it again, or pack again"));
-    }
-    void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, opened, 0);
-    const int error = errno;
-    close(opened);
-    if (mapped == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": can't be mapped into memory: ", std::strerror(error)));
-    }
-    madvise(mapped, size, MADV_RANDOM);
-    records->shards_.push_back({static_cast<const uint8_t*>(mapped), size});
-    if (std::memcmp(mapped, PackedShardHeader(shard).data(), kFrontBytes) != 0) {
+    auto mapped = MappedFile::Open(
+        path, [&](int error) { return OpenProblem(error, path); },
+        [&](uint64_t size) {
+          if (size == wanted && size >= kFrontBytes) return absl::OkStatus();
+          return At(absl::StatusCode::kDataLoss, path,
+                    absl::StrCat("has ", size, " bytes, the index says ", wanted,
+                                 size < wanted ? ": it is cut off" : "", "; copy it again, or pack again"));
+        });
+    if (!mapped.ok()) return mapped.status();
+    records->shards_.push_back(*std::move(mapped));
+    if (std::memcmp(records->shards_.back().data(), PackedShardHeader(shard).data(), kFrontBytes) != 0) {
       return At(absl::StatusCode::kInvalidArgument, path,
                 absl::StrCat("is not shard ", shard, " of packed images; copy it again"));
     }
@@ -183,13 +163,9 @@ absl::StatusOr<std::unique_ptr<PackedRecords>> PackedRecords::Open(const std::st
   return records;
 }
 
-PackedRecords::~PackedRecords() {
-  for (const Mapping& shard : shards_) munmap(const_cast<uint8_t*>(shard.data), shard.bytes);
-}
-
 absl::StatusOr<ByteSpan> PackedRecords::Read(uint64_t record) const {
   const PackedRecord& about = index_.records[record];
-  const ByteSpan bytes(shards_[about.shard].data + about.offset, about.bytes);
+  const ByteSpan bytes(shards_[about.shard].data() + about.offset, about.bytes);
   if (Checksum(bytes) != about.checksum) {
     return absl::DataLossError(absl::StrCat(
         Describe(record), " does not have its checksum; the file is damaged: copy it again"));

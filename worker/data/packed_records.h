@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/core/bytes.h"
+#include "worker/data/mapped_file.h"
 
 namespace foreshard {
 
@@ -65,7 +66,6 @@ class PackedRecords {
   // NOT_FOUND; INVALID_ARGUMENT and DATA_LOSS as ParsePackedIndex, and for shards that are
   // missing, shorter or longer than the index says, or another's.
   static absl::StatusOr<std::unique_ptr<PackedRecords>> Open(const std::string& folder);
-  ~PackedRecords();
   PackedRecords(const PackedRecords&) = delete;
   PackedRecords& operator=(const PackedRecords&) = delete;
 
@@ -76,16 +76,12 @@ class PackedRecords {
   std::string Describe(uint64_t record) const;
 
  private:
-  struct Mapping {
-    const uint8_t* data;
-    uint64_t bytes;
-  };
   PackedRecords(std::string folder, PackedIndex index)
       : folder_(std::move(folder)), index_(std::move(index)) {}
 
   const std::string folder_;
   const PackedIndex index_;
-  std::vector<Mapping> shards_;
+  std::vector<MappedFile> shards_;
 };
 
 }  // namespace foreshard

@@ -1,16 +1,9 @@
 #include "worker/data/token_records.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,16 +21,6 @@ absl::Status OpenProblem(int error, const std::string& path) {
   const std::string why = absl::StrCat(path, ": can't be read: ", std::strerror(error != 0 ? error : EIO));
   return error == ENOENT ? absl::NotFoundError(absl::StrCat(why, "; foreshard pack-text makes it"))
                          : absl::InvalidArgumentError(why);
-}
-
-absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return OpenProblem(errno, path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file && !file.eof()) return OpenProblem(EIO, path);
-  return std::move(text).str();
 }
 
 template <typename T>
@@ -150,7 +133,7 @@ TokenRecords::TokenRecords(std::string folder, TokenIndex index, Vocabulary voca
 
 absl::StatusOr<std::unique_ptr<TokenRecords>> TokenRecords::Open(const std::string& folder) {
   const std::string index_path = absl::StrCat(folder, "/", kTokenIndexName);
-  const auto bytes = ReadAll(index_path);
+  const auto bytes = ReadWholeFile(index_path, [&](int error) { return OpenProblem(error, index_path); });
   if (!bytes.ok()) return bytes.status();
   auto index = ParseTokenIndex(*bytes, index_path);
   if (!index.ok()) return index.status();
@@ -168,36 +151,22 @@ absl::StatusOr<std::unique_ptr<TokenRecords>> TokenRecords::Open(const std::stri
   for (uint32_t shard = 0; shard < records->index_.records.size(); ++shard) {
     const std::string path = absl::StrCat(folder, "/", TokenShardName(shard));
     const uint64_t wanted = kFrontBytes + records->index_.records[shard] * records->index_.record_bytes();
-    const int opened = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (opened < 0) return OpenProblem(errno, path);
-    struct stat about = {};
-    const int stated = fstat(opened, &about);
-    const auto size = static_cast<uint64_t>(about.st_size);
-    if (stated != 0 || size != wanted) {
-      close(opened);
-      return absl::DataLossError(absl::StrCat(path, ": ", size <= kFrontBytes ? "is empty: it" : "it", " has ",
-                                              size, " bytes, the index says ", wanted,
-                                              "; copy it again, or pack again"));
-    }
-    void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, opened, 0);
-    const int error = errno;
-    close(opened);
-    if (mapped == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": can't be mapped into memory: ", std::strerror(error)));
-    }
-    madvise(mapped, size, MADV_RANDOM);
-    records->shards_.push_back({static_cast<const uint8_t*>(mapped), size});
-    if (std::memcmp(mapped, TokenShardHeader(shard).data(), kFrontBytes) != 0) {
+    auto mapped = MappedFile::Open(
+        path, [&](int error) { return OpenProblem(error, path); },
+        [&](uint64_t size) {
+          if (size == wanted) return absl::OkStatus();
+          return absl::DataLossError(absl::StrCat(path, ": ", size <= kFrontBytes ? "is empty: it" : "it", " has ", size,
+                                                  " bytes, the index says ", wanted,
+                                                  "; copy it again, or pack again"));
+        });
+    if (!mapped.ok()) return mapped.status();
+    records->shards_.push_back(*std::move(mapped));
+    if (std::memcmp(records->shards_.back().data(), TokenShardHeader(shard).data(), kFrontBytes) != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": is not shard ", shard, " of packed text; copy it again"));
     }
   }
   return records;
-}
-
-TokenRecords::~TokenRecords() {
-  for (const Mapping& shard : shards_) munmap(const_cast<uint8_t*>(shard.data), shard.bytes);
 }
 
 std::pair<size_t, uint64_t> TokenRecords::Locate(uint64_t record) const {
@@ -208,7 +177,7 @@ std::pair<size_t, uint64_t> TokenRecords::Locate(uint64_t record) const {
 
 const uint8_t* TokenRecords::Bytes(uint64_t record) const {
   const auto [shard, number] = Locate(record);
-  return shards_[shard].data + kFrontBytes + number * index_.record_bytes();
+  return shards_[shard].data() + kFrontBytes + number * index_.record_bytes();
 }
 
 uint32_t TokenRecords::Words(uint64_t record) const { return At<uint16_t>(Bytes(record), 12); }

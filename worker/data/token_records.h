@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/core/bytes.h"
+#include "worker/data/mapped_file.h"
 #include "worker/data/vocabulary.h"
 
 namespace foreshard {
@@ -79,7 +80,6 @@ class TokenRecords {
   // shards that are missing, empty, shorter or longer than the index says, or another's, and for
   // a vocabulary that is not the one that the text was packed with.
   static absl::StatusOr<std::unique_ptr<TokenRecords>> Open(const std::string& folder);
-  ~TokenRecords();
   TokenRecords(const TokenRecords&) = delete;
   TokenRecords& operator=(const TokenRecords&) = delete;
 
@@ -93,10 +93,6 @@ class TokenRecords {
   uint32_t Words(uint64_t record) const;
 
  private:
-  struct Mapping {
-    const uint8_t* data;
-    uint64_t bytes;
-  };
   TokenRecords(std::string folder, TokenIndex index, Vocabulary vocabulary);
   // Shard, and number in it.
   std::pair<size_t, uint64_t> Locate(uint64_t record) const;
@@ -107,7 +103,7 @@ class TokenRecords {
   const Vocabulary vocabulary_;
   uint64_t records_ = 0;
   std::vector<uint64_t> ends_;  // records up to each shard's end
-  std::vector<Mapping> shards_;
+  std::vector<MappedFile> shards_;
 };
 
 }  // namespace foreshard
