@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/core/json_text.h"
 #include "tools/files.h"
+#include "tools/new_folder.h"
 #include "worker/data/image_codec.h"
 #include "worker/data/packed_records.h"
 
@@ -29,7 +30,6 @@ namespace fs = std::filesystem;
 // Pictures a thread that are made ready before they are written, in order.
 constexpr size_t kAhead = 16;
 constexpr size_t kSkippedKept = 10;
-constexpr char kPart[] = ".part";
 
 struct Source {
   std::string path;
@@ -181,21 +181,9 @@ class ShardFile {
   uint64_t size_ = 0;
 };
 
-// Removes what an earlier run has left, and refuses what is none of ours.
-absl::Status ClearPart(const std::string& folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) return absl::OkStatus();
-  for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator();
-       each.increment(error)) {
-    const std::string name = each->path().filename().string();
-    if (!absl::StartsWith(name, kPackedIndexName) && !(absl::StartsWith(name, "images-") && absl::EndsWith(name, ".packed"))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--output: ", folder, " is needed, and ", name, " is in it; move it away"));
-    }
-  }
-  fs::remove_all(folder, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("--output: can't remove ", folder, ": ", error.message()));
+// What a run leaves in its folder.
+bool IsOurs(const std::string& name) {
+  return absl::StartsWith(name, kPackedIndexName) || (absl::StartsWith(name, "images-") && absl::EndsWith(name, ".packed"));
 }
 
 class Packer {
@@ -307,13 +295,7 @@ absl::Status CheckOptions(const PackOptions& options, const Sources& sources) {
     return absl::InvalidArgumentError(
         absl::StrCat("--shards: ", options.shards, ": give 1 to ", most, " for ", sources.files.size(), " pictures"));
   }
-  std::error_code error;
-  if (fs::exists(options.output, error) &&
-      !(fs::is_directory(options.output, error) && fs::is_empty(options.output, error))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output: ", options.output, " is there already; remove it, or name another folder"));
-  }
-  return absl::OkStatus();
+  return CheckNewFolder(options.output);
 }
 
 }  // namespace
@@ -324,15 +306,13 @@ absl::StatusOr<PackFigures> PackImages(const PackOptions& given) {
   const auto sources = FindSources(options.input);
   if (!sources.ok()) return sources.status();
   if (auto s = CheckOptions(options, *sources); !s.ok()) return s;
-  const std::string part = options.output + kPart;
-  if (auto s = ClearPart(part); !s.ok()) return s;
-  if (auto s = PrepareFolder(part); !s.ok()) return s;
-  auto figures = Packer(options, *sources, part).Run();
-  std::error_code error;
-  if (figures.ok() && rename(part.c_str(), options.output.c_str()) != 0) {
-    figures = absl::ErrnoToStatus(errno, absl::StrCat("can't rename ", part, " to ", options.output));
-  }
-  if (!figures.ok()) fs::remove_all(part, error);
+  absl::StatusOr<PackFigures> figures;
+  const absl::Status made = MakeFolderWhole(options.output, IsOurs, [&](const std::string& part) {
+    if (auto s = PrepareFolder(part); !s.ok()) return s;
+    figures = Packer(options, *sources, part).Run();
+    return figures.status();
+  });
+  if (!made.ok()) return made;
   return figures;
 }
 

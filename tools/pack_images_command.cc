@@ -1,41 +1,33 @@
 // foreshard pack-images: a folder of pictures as packed image records.
-#include <unistd.h>
-
 #include <cstdio>
 #include <memory>
 #include <string>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "absl/strings/str_format.h"
 #include "common/core/exit_code.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/pack_images.h"
+#include "tools/progress_line.h"
 
 namespace foreshard {
 namespace {
 
-constexpr absl::Duration kSayEvery = absl::Seconds(1);
-constexpr absl::Duration kSayEveryInLogs = absl::Seconds(30);
-
 int Pack(PackOptions options) {
   const Interrupt interrupt;
-  const absl::Time start = absl::Now();
-  const bool terminal = isatty(STDERR_FILENO) != 0;
-  absl::Time said = start;
   options.interrupted = [&] { return interrupt.requested(); };
-  options.progress = [&](const PackFigures& figures) {
-    const absl::Time now = absl::Now();
-    if (now - said < (terminal ? kSayEvery : kSayEveryInLogs)) return;
-    said = now;
-    const uint64_t done = figures.packed + figures.skipped;
-    std::fprintf(stderr, "%s%llu of %llu pictures, %llu skipped, %.0f a second%s", terminal ? "\r" : "",
-                 static_cast<unsigned long long>(done), static_cast<unsigned long long>(figures.images),
-                 static_cast<unsigned long long>(figures.skipped),
-                 static_cast<double>(done) / absl::ToDoubleSeconds(now - start), terminal ? "\033[K" : "\n");
-  };
-  const auto figures = PackImages(options);
-  if (terminal) std::fprintf(stderr, "\r\033[K");
+  absl::StatusOr<PackFigures> figures;
+  {
+    ProgressLine line;
+    options.progress = [&](const PackFigures& now) {
+      line.Say([&](double seconds) {
+        const uint64_t done = now.packed + now.skipped;
+        return absl::StrFormat("%d of %d pictures, %d skipped, %.0f a second", done, now.images, now.skipped,
+                               static_cast<double>(done) / seconds);
+      });
+    };
+    figures = PackImages(options);
+  }
   if (!figures.ok()) return Fail("pack-images", figures.status());
   for (const std::string& why : figures->first_skipped) {
     std::fprintf(stderr, "skipped: %s\n", why.c_str());

@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/core/random.h"
 #include "tools/files.h"
+#include "tools/new_folder.h"
 #include "tools/text_files.h"
 #include "worker/data/basic_tokens.h"
 #include "worker/data/learn_vocabulary.h"
@@ -25,9 +24,6 @@
 namespace foreshard {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr char kPart[] = ".part";
 constexpr char kRecordsName[] = "records";  // under way, before they are spread over shards
 constexpr size_t kWindow = 65536;           // parts among which another is chosen
 constexpr size_t kLeastPart = 8;            // tokens of a document's last part
@@ -37,24 +33,10 @@ absl::Status Interrupted(const std::string& output) {
   return absl::CancelledError(absl::StrCat("interrupted; nothing is left of ", output));
 }
 
-// Removes what an earlier run has left, and refuses what is none of ours.
-absl::Status ClearPart(const std::string& folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) return absl::OkStatus();
-  for (fs::recursive_directory_iterator each(folder, error); !error && each != fs::recursive_directory_iterator();
-       each.increment(error)) {
-    const std::string name = each->path().filename().string();
-    const bool ours = absl::EndsWith(name, ".tokens") || absl::StartsWith(name, kTokenIndexName) ||
-                      absl::StartsWith(name, kTokenVocabularyName) || name == kRecordsName ||
-                      name == "train" || name == "test";
-    if (!ours) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--output: ", folder, " is needed, and ", name, " is in it; move it away"));
-    }
-  }
-  fs::remove_all(folder, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("--output: can't remove ", folder, ": ", error.message()));
+// What a run leaves in its folder.
+bool IsOurs(const std::string& name) {
+  return absl::EndsWith(name, ".tokens") || absl::StartsWith(name, kTokenIndexName) ||
+         absl::StartsWith(name, kTokenVocabularyName) || name == kRecordsName || name == "train" || name == "test";
 }
 
 struct CloseFile {
@@ -313,13 +295,7 @@ absl::Status CheckOptions(const PackTextOptions& options) {
   if (options.held_out == 1) {
     return absl::InvalidArgumentError("--held-out: 1: would leave nothing to train on; give at least 2");
   }
-  std::error_code error;
-  if (fs::exists(options.output, error) &&
-      !(fs::is_directory(options.output, error) && fs::is_empty(options.output, error))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output: ", options.output, " is there already; remove it, or name another folder"));
-  }
-  return absl::OkStatus();
+  return CheckNewFolder(options.output);
 }
 
 }  // namespace
@@ -332,14 +308,12 @@ absl::StatusOr<PackTextFigures> PackText(const PackTextOptions& given) {
   if (!vocabulary.ok()) return vocabulary.status();
   const auto files = FindTextFiles(options.inputs);
   if (!files.ok()) return files.status();
-  const std::string part = options.output + kPart;
-  if (auto s = ClearPart(part); !s.ok()) return s;
-  auto figures = TextPacker(options, *std::move(vocabulary), part).Run(*files);
-  std::error_code error;
-  if (figures.ok() && rename(part.c_str(), options.output.c_str()) != 0) {
-    figures = absl::ErrnoToStatus(errno, absl::StrCat("can't rename ", part, " to ", options.output));
-  }
-  if (!figures.ok()) fs::remove_all(part, error);
+  absl::StatusOr<PackTextFigures> figures;
+  const absl::Status made = MakeFolderWhole(options.output, IsOurs, [&](const std::string& part) {
+    figures = TextPacker(options, *std::move(vocabulary), part).Run(*files);
+    return figures.status();
+  });
+  if (!made.ok()) return made;
   return figures;
 }
 

@@ -1,44 +1,18 @@
 // foreshard pack-text and foreshard learn-vocabulary: plain text as token records, and the
 // vocabulary for it.
-#include <unistd.h>
-
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "common/core/exit_code.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/pack_text.h"
+#include "tools/progress_line.h"
 
 namespace foreshard {
 namespace {
-
-// One line on stderr that is written over; in a log a line now and then.
-class ProgressLine {
- public:
-  ~ProgressLine() {
-    if (terminal_ && said_once_) std::fprintf(stderr, "\r\033[K");
-  }
-  void Say(const std::function<std::string(double seconds)>& text) {
-    const absl::Time now = absl::Now();
-    if (now - said_ < (terminal_ ? absl::Seconds(1) : absl::Seconds(30))) return;
-    said_ = now;
-    said_once_ = true;
-    const std::string line = text(absl::ToDoubleSeconds(now - start_));
-    std::fprintf(stderr, "%s%s%s", terminal_ ? "\r" : "", line.c_str(), terminal_ ? "\033[K" : "\n");
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  const absl::Time start_ = absl::Now();
-  absl::Time said_ = start_;
-  bool said_once_ = false;
-};
 
 double Percent(uint64_t part, uint64_t whole) {
   return whole == 0 ? 100 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
