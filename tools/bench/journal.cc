@@ -35,10 +35,6 @@ struct Payload {
 // A segment's push in one_bit with its scales, and in fp32.
 constexpr Payload kPayloads[] = {{"one_bit", (1 << 17) + (1 << 10)}, {"fp32", 4 << 20}};
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // The fastest of several passes, each of which says how long it took.
 template <typename Pass>
 double Fastest(const BenchOptions& options, Pass pass) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,17 @@ class ScratchFolder {
   const std::filesystem::path path_;
 };
 
+inline double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The upper one of two in the middle; not of nothing.
+inline double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 // Runs `pass` for options.seconds, at least twice, and returns the seconds of the
 // fastest one: what the machine can do when nothing else disturbs it, as STREAM
 // reports.
@@ -42,7 +54,7 @@ double BestSeconds(const BenchOptions& options, Pass pass) {
   do {
     const auto start = Clock::now();
     pass();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+    best = std::min(best, SecondsSince(start));
   } while (++passes < 2 || Clock::now() < stop);
   return best;
 }
@@ -58,15 +70,11 @@ std::vector<double> MedianSecondsInTurns(const BenchOptions& options, std::vecto
     for (size_t k = 0; k < ways.size(); ++k) {
       const auto start = Clock::now();
       ways[k]();
-      seconds[k].push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      seconds[k].push_back(SecondsSince(start));
     }
   } while (seconds.back().size() < 3 || Clock::now() < stop);
   std::vector<double> medians;
-  for (std::vector<double>& all : seconds) {
-    const auto middle = all.begin() + static_cast<ptrdiff_t>(all.size() / 2);
-    std::nth_element(all.begin(), middle, all.end());
-    medians.push_back(*middle);
-  }
+  for (std::vector<double>& all : seconds) medians.push_back(Median(std::move(all)));
   return medians;
 }
 

@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "server/figures.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/measure.h"
 
 namespace foreshard::bench {
 namespace {
@@ -26,10 +27,6 @@ using Clock = std::chrono::steady_clock;
 // The part of a 1 KiB exchange, the shortest, that counting may take; and milliseconds of a scrape.
 constexpr double kPushPart = 0.03;
 constexpr double kScrapeMilliseconds = 20;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // All that parameter_service.cc notes of one push and its reply.
 void CountPush(Figures& figures, uint64_t push) {

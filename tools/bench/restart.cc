@@ -41,13 +41,6 @@ using Clock = std::chrono::steady_clock;
 constexpr absl::Duration kPatience = absl::Minutes(5);
 constexpr size_t kReadBytes = 4 << 20;
 
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // Seconds to read all files of a folder from beginning to end, from the page cache where they
 // are there, as the server finds them.
 double ReadSeconds(const std::string& folder) {

@@ -15,6 +15,7 @@
 #include "common/core/random.h"
 #include "kernels/device.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/measure.h"
 #include "tools/bench/pytorch_peer.h"
 #include "worker/data/random_text.h"
 #include "worker/models/layered_model.h"
@@ -148,12 +149,6 @@ class Trainee {
   std::vector<float> vector_, gradient_, momentum_, statistics_;
   absl::Status status_;
 };
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Both sides in turn; who begins alternates.
 absl::StatusOr<BenchResult> BesidePytorch(const Subject& subject, Trainee& ours, double step,
