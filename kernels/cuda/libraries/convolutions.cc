@@ -1,5 +1,7 @@
 #include "kernels/cuda/libraries/convolutions.h"
 
+#include <type_traits>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/device_failure.h"
 
@@ -115,61 +117,54 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
   cudnnStatus_t status = cudnn_.cudnnSetConvolutionMathType(known.convolution, math);
   Choice choice = {.made = true, .math = math};
   bool found = false;
-  int count = 0;
+  // `list`(count, listed) and `measure`(algorithm, bytes) ask cuDNN about one direction.
+  const auto choose = [&]<typename Performance>(std::type_identity<Performance>, auto list, auto measure) {
+    Performance listed[kMostAlgorithms];
+    const Performance* best = nullptr;
+    int count = 0;
+    status = list(&count, listed);
+    found = status == CUDNN_STATUS_SUCCESS && Best(listed, count, &best);
+    if (!found) return;
+    size_t bytes = 0;
+    status = cudnn_.cudnnSetConvolutionMathType(known.convolution, best->mathType);
+    if (status == CUDNN_STATUS_SUCCESS) status = measure(best->algo, &bytes);
+    choice.algorithm = best->algo;
+    choice.math = best->mathType;
+    choice.workspace_bytes = bytes;
+  };
   if (status == CUDNN_STATUS_SUCCESS && pass == ConvolutionPass::kForward) {
-    cudnnConvolutionFwdAlgoPerf_t listed[kMostAlgorithms];
-    const cudnnConvolutionFwdAlgoPerf_t* best = nullptr;
-    status = cudnn_.cudnnGetConvolutionForwardAlgorithm_v7(handle_, known.x, known.w,
-                                                           known.convolution, known.y,
-                                                           kMostAlgorithms, &count, listed);
-    found = status == CUDNN_STATUS_SUCCESS && Best(listed, count, &best);
-    if (found) {
-      size_t bytes = 0;
-      status = cudnn_.cudnnSetConvolutionMathType(known.convolution, best->mathType);
-      if (status == CUDNN_STATUS_SUCCESS) {
-        status = cudnn_.cudnnGetConvolutionForwardWorkspaceSize(
-            handle_, known.x, known.w, known.convolution, known.y, best->algo, &bytes);
-      }
-      choice.algorithm = best->algo;
-      choice.math = best->mathType;
-      choice.workspace_bytes = bytes;
-    }
+    choose(
+        std::type_identity<cudnnConvolutionFwdAlgoPerf_t>(),
+        [&](int* count, cudnnConvolutionFwdAlgoPerf_t* listed) {
+          return cudnn_.cudnnGetConvolutionForwardAlgorithm_v7(handle_, known.x, known.w, known.convolution, known.y,
+                                                               kMostAlgorithms, count, listed);
+        },
+        [&](cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
+          return cudnn_.cudnnGetConvolutionForwardWorkspaceSize(handle_, known.x, known.w, known.convolution, known.y,
+                                                                algorithm, bytes);
+        });
   } else if (status == CUDNN_STATUS_SUCCESS && pass == ConvolutionPass::kBackwardData) {
-    cudnnConvolutionBwdDataAlgoPerf_t listed[kMostAlgorithms];
-    const cudnnConvolutionBwdDataAlgoPerf_t* best = nullptr;
-    status = cudnn_.cudnnGetConvolutionBackwardDataAlgorithm_v7(handle_, known.w, known.y,
-                                                                known.convolution, known.x,
-                                                                kMostAlgorithms, &count, listed);
-    found = status == CUDNN_STATUS_SUCCESS && Best(listed, count, &best);
-    if (found) {
-      size_t bytes = 0;
-      status = cudnn_.cudnnSetConvolutionMathType(known.convolution, best->mathType);
-      if (status == CUDNN_STATUS_SUCCESS) {
-        status = cudnn_.cudnnGetConvolutionBackwardDataWorkspaceSize(
-            handle_, known.w, known.y, known.convolution, known.x, best->algo, &bytes);
-      }
-      choice.algorithm = best->algo;
-      choice.math = best->mathType;
-      choice.workspace_bytes = bytes;
-    }
+    choose(
+        std::type_identity<cudnnConvolutionBwdDataAlgoPerf_t>(),
+        [&](int* count, cudnnConvolutionBwdDataAlgoPerf_t* listed) {
+          return cudnn_.cudnnGetConvolutionBackwardDataAlgorithm_v7(
+              handle_, known.w, known.y, known.convolution, known.x, kMostAlgorithms, count, listed);
+        },
+        [&](cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
+          return cudnn_.cudnnGetConvolutionBackwardDataWorkspaceSize(handle_, known.w, known.y, known.convolution,
+                                                                     known.x, algorithm, bytes);
+        });
   } else if (status == CUDNN_STATUS_SUCCESS) {
-    cudnnConvolutionBwdFilterAlgoPerf_t listed[kMostAlgorithms];
-    const cudnnConvolutionBwdFilterAlgoPerf_t* best = nullptr;
-    status = cudnn_.cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle_, known.x, known.y,
-                                                                  known.convolution, known.w,
-                                                                  kMostAlgorithms, &count, listed);
-    found = status == CUDNN_STATUS_SUCCESS && Best(listed, count, &best);
-    if (found) {
-      size_t bytes = 0;
-      status = cudnn_.cudnnSetConvolutionMathType(known.convolution, best->mathType);
-      if (status == CUDNN_STATUS_SUCCESS) {
-        status = cudnn_.cudnnGetConvolutionBackwardFilterWorkspaceSize(
-            handle_, known.x, known.y, known.convolution, known.w, best->algo, &bytes);
-      }
-      choice.algorithm = best->algo;
-      choice.math = best->mathType;
-      choice.workspace_bytes = bytes;
-    }
+    choose(
+        std::type_identity<cudnnConvolutionBwdFilterAlgoPerf_t>(),
+        [&](int* count, cudnnConvolutionBwdFilterAlgoPerf_t* listed) {
+          return cudnn_.cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+              handle_, known.x, known.y, known.convolution, known.w, kMostAlgorithms, count, listed);
+        },
+        [&](cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
+          return cudnn_.cudnnGetConvolutionBackwardFilterWorkspaceSize(handle_, known.x, known.y, known.convolution,
+                                                                       known.w, algorithm, bytes);
+        });
   }
   if (status != CUDNN_STATUS_SUCCESS) return Done(status, NameOf(pass), shape);
   if (!found) {
