@@ -156,8 +156,8 @@ class Segment {
   // without it is late (kLate): nothing is applied, and the worker, which still has what
   // it sent, keeps it for its next contribution.
 
-  // Whether every member has contributed or is absent, and one has acted in this round, so
-  // that kRoundClosed may be applied.
+  // Whether every member has contributed or is absent, so that kRoundClosed may be applied. Where
+  // all are absent, one must have said when it takes part again: that round is opened then.
   bool RoundComplete() const;
   uint64_t open_round() const { return open_round_; }
   // Members of the open round.
@@ -249,6 +249,12 @@ class Segment {
   bool Awaited(const Slot& slot) const {
     return slot.in_round && slot.contributed_before <= open_round_ && slot.absent_before <= open_round_;
   }
+  // To the open round.
+  bool ContributedNow(const Slot& slot) const {
+    return slot.in_round && slot.contributed_before > open_round_;
+  }
+  // Behind the open one, the first in which a member of the view takes part; kNever: none does.
+  uint64_t NextRoundWithMembers() const;
   absl::Status CheckView(const Event& event) const;
   absl::Status CheckPhaseChange(const Event& event) const;
   Outcome NotePush(const Event& event);

@@ -185,9 +185,18 @@ bool Segment::RoundComplete() const {
   bool any = false;
   for (const Slot& slot : slots_) {
     if (Awaited(slot)) return false;
-    any |= slot.in_round && slot.contributed_before > open_round_;
+    any |= ContributedNow(slot);
   }
-  return any;
+  return any || NextRoundWithMembers() != kNever;
+}
+
+uint64_t Segment::NextRoundWithMembers() const {
+  uint64_t next = kNever;
+  for (const Slot& slot : slots_) {
+    if (slot.first_round == kNever) continue;
+    next = std::min(next, std::max({slot.first_round, slot.absent_before, open_round_ + 1}));
+  }
+  return next;
 }
 
 std::vector<uint32_t> Segment::MissingMembers() const {
@@ -290,7 +299,9 @@ Outcome Segment::CloseRound() {
     ++version_;
   }
   Measure();
-  OpenRound(open_round_ + 1);
+  const bool any = std::any_of(slots_.begin(), slots_.end(), [this](const Slot& slot) { return ContributedNow(slot); });
+  // Without a contribution the rounds up to where somebody takes part again are nobody's.
+  OpenRound(any ? open_round_ + 1 : NextRoundWithMembers());
   return State(Result::kApplied);
 }
 

@@ -320,5 +320,42 @@ TEST_F(Rounds, AFetchCanSayThatItsWorkerIsAbsent) {
   EXPECT_NEAR(caught_up.values[0], -0.02, 1e-6);
 }
 
+// All have fallen behind, as servers that were stopped make them: each waits for a round that
+// nobody else would close.
+TEST_F(Rounds, WhereAllAreAbsentTheRoundOfTheFirstToComeBackOpens) {
+  Begin(SynchronousJob({"update.momentum="}));
+  const auto absent_until = [](TestWorker& worker, uint64_t round) {
+    v1::ExchangeHeader header = worker.Header(v1::ExchangeHeader::FETCH, 0);
+    header.set_round(round - 1);
+    header.set_absent(true);
+    return worker.Send(header, "", true, 30);
+  };
+  Answer caught_up;
+  std::thread waiting([&] { caught_up = absent_until(*second, 7); });
+  AwaitWaiting("pushes of workers 0");
+  const Answer earlier = absent_until(*first, 5);
+  ASSERT_TRUE(earlier.status.ok()) << earlier.status;
+  EXPECT_EQ(earlier.header.round(), 5);
+  EXPECT_EQ(earlier.header.version(), 0);
+  // The other is not back yet.
+  for (uint64_t round = 5; round < 7; ++round) {
+    PushRound(*first, round, 1);
+    EXPECT_TRUE(FetchRound(*first, round).status.ok());
+  }
+  waiting.join();
+  ASSERT_TRUE(caught_up.status.ok()) << caught_up.status;
+  EXPECT_EQ(caught_up.header.round(), 7);
+  EXPECT_EQ(caught_up.header.version(), 2);
+}
+
+// Who has left for good opens nothing.
+TEST_F(Rounds, WhereAllHaveLeftTheRoundStays) {
+  Begin(SynchronousJob());
+  Leave(0);
+  Leave(1);
+  EXPECT_EQ(servers->Status().round(), 0);
+  EXPECT_EQ(servers->Status().round_members(), 2);
+}
+
 }  // namespace
 }  // namespace foreshard
