@@ -101,7 +101,7 @@ class RestartTest : public EndToEndTest {
 };
 
 TEST_F(RestartTest, WorkersWaitAndTheJobIsDone) {
-  const std::string job = WriteJob({"training.epochs=40", "training.workers=2", "update.rule=dana_zero",
+  const std::string job = WriteJob({"training.epochs=240", "training.workers=2", "update.rule=dana_zero",
                                     "timeouts.connect_seconds=60", "durability.checkpoint_seconds=0.3"});
   Begin(job, "state");
   for (uint32_t k = 0; k < 2; ++k) ASSERT_TRUE(fleet_->StartWorker(k).ok());
@@ -129,7 +129,7 @@ TEST_F(RestartTest, WorkersWaitAndTheJobIsDone) {
 
 // Servers that keep checkpoints only lose what came after them; the job goes on all the same.
 TEST_F(RestartTest, WithoutAJournalWorkersGoOnFromCheckpoints) {
-  const std::string job = WriteJob({"training.epochs=40", "training.workers=2", "timeouts.connect_seconds=60",
+  const std::string job = WriteJob({"training.epochs=240", "training.workers=2", "timeouts.connect_seconds=60",
                                     "durability.journal=off", "durability.checkpoint_seconds=0.3"});
   Begin(job, "state");
   for (uint32_t k = 0; k < 2; ++k) ASSERT_TRUE(fleet_->StartWorker(k).ok());

@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -39,9 +41,16 @@ class DurabilityTest : public ::testing::Test {
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
   // What a process that is killed now would leave. Its journal has all that was acknowledged.
+  // Its threads go on meanwhile, with a checkpoint perhaps: copied again until nothing has changed.
   std::string KilledNow(const std::string& name) {
     const std::string copy = Path(absl::StrCat("copy", ++copies_));
-    fs::copy(Path(name), copy, fs::copy_options::recursive);
+    std::error_code error;
+    std::vector<std::string> before;
+    do {
+      before = FilesOf(Path(name));
+      fs::remove_all(copy);
+      fs::copy(Path(name), copy, fs::copy_options::recursive, error);
+    } while (error || FilesOf(Path(name)) != before);
     return copy;
   }
 
@@ -61,6 +70,19 @@ class DurabilityTest : public ::testing::Test {
         v1::Admin::NewStub(running.servers.channels[0])->Checkpoint(&context, {}, &reply);
     if (!status.ok()) return FromGrpc(status);
     return reply;
+  }
+
+  // Names and sizes of all that lies in a folder; those that vanish meanwhile are left out.
+  static std::vector<std::string> FilesOf(const std::string& folder) {
+    std::vector<std::string> files;
+    std::error_code error;
+    for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      std::error_code gone;
+      const uint64_t bytes = it->is_regular_file(gone) ? it->file_size(gone) : 0;
+      if (!gone) files.push_back(absl::StrCat(it->path().string(), " ", bytes));
+    }
+    std::sort(files.begin(), files.end());
+    return files;
   }
 
   std::string folder_;
