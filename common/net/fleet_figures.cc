@@ -50,6 +50,13 @@ void AddWorkers(absl::Span<const v1::StatusReply> servers, RunFigures* figures) 
   const bool led = std::any_of(servers.begin(), servers.end(), [](const auto& server) { return server.lead(); });
   const auto add = [&](const v1::WorkerStatus& status, bool lead, bool past) {
     const std::pair<uint32_t, uint64_t> key(status.worker(), status.incarnation());
+    // Who holds the slot, the lead says: it has not heard of this one since it was started again.
+    if (led && !lead && !past && !places.contains(key) &&
+        std::any_of(figures->workers.begin(), figures->workers.end(),
+                    [&](const WorkerFigure& worker) { return worker.id == status.worker(); })) {
+      if (status.pushes() == 0) return;
+      past = true;
+    }
     std::vector<WorkerFigure>& list = past ? figures->past_workers : figures->workers;
     const auto [at, added] = places.try_emplace(key, past, list.size());
     if (added) list.emplace_back();

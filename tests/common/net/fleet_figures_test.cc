@@ -197,6 +197,25 @@ TEST(Combine, KeepsEarlierStartsOfASlotApart) {
   EXPECT_EQ(nameless.workers[0].name, "worker in slot 1");
 }
 
+TEST(Combine, WhomTheLeadHasForgottenHoldsNoSlot) {
+  std::vector<v1::StatusReply> servers = TwoServers();
+  v1::WorkerStatus* older = servers[1].add_workers();
+  older->set_worker(1);
+  older->set_incarnation(99);
+  // It came to nothing since the servers were started again.
+  const RunFigures nothing = Combine(servers);
+  ASSERT_EQ(nothing.workers.size(), 1u);
+  EXPECT_EQ(nothing.workers[0].incarnation, 77u);
+  EXPECT_EQ(nothing.past_workers.size(), 0u);
+  older->set_pushes(5);
+  const RunFigures figures = Combine(servers);
+  ASSERT_EQ(figures.workers.size(), 1u);
+  EXPECT_EQ(figures.workers[0].incarnation, 77u);
+  ASSERT_EQ(figures.past_workers.size(), 1u);
+  EXPECT_EQ(figures.past_workers[0].pushes, 5u);
+  EXPECT_EQ(figures.past_workers[0].name, "worker in slot 1");
+}
+
 TEST(Combine, WithoutServersOrProgressEverythingIsZero) {
   const RunFigures figures = Combine({});
   EXPECT_EQ(figures.progress(), 0);
