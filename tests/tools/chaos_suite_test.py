@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 
-from chaos_suite import (arguments, checkpoints, compare, fleet, invariants, jobs, journal, run,
+from chaos_suite import (arguments, checkpoints, compare, faults, fleet, invariants, jobs, journal, run,
                          schedule, slope, soak)
 from local_fleet import daemons, network
 from local_fleet.command_line import PROGRAMS
@@ -90,6 +91,13 @@ class Journals(Files):
             file = self.read().files[0]
             self.assertEqual(len(file.events), 1)
             self.assertEqual(file.torn_at, len(whole) if length else None)
+
+    def test_files_that_are_gone_are_told(self):
+        def named(places):
+            return [f"/state/journal.{place:010}" for place in places]
+        self.assertEqual(journal.missing_places(named((3, 1, 2))), [])
+        self.assertEqual(journal.missing_places(named((6, 2, 5))), [1, 3, 4])
+        self.assertEqual(journal.missing_places([]), [])
 
     def test_half_a_record_is_a_torn_end(self):
         path = self.write(1, header(1, 1) + record(1) + record(2, payload=bytes(5000)))
@@ -467,6 +475,53 @@ class Invariants(unittest.TestCase):
             file.flush()
             with self.assertRaisesRegex(ValueError, "it begins with"):
                 invariants.read_acknowledged(file.name)
+
+
+class FullDisks(unittest.TestCase):
+    """The fault whose server may have nothing left to write: `over` once it is waited for."""
+
+    class Disk:
+        full = False
+
+        def fill(self):
+            self.full = True
+
+        def free(self):
+            self.full = False
+
+    def begun(self, on_failure, over, notices):
+        disk, said, ends = self.Disk(), [], []
+        made = unittest.mock.Mock(
+            servers=["server-0"], disks={"server-0": disk}, unjournaled=set(),
+            schedule=unittest.mock.Mock(on_failure=on_failure, checkpoint_seconds=1.0))
+        made.trained = lambda: over
+        made.log_text = lambda _: faults._NO_SPACE if notices else ""
+        made.has_ended = lambda _: notices
+        made.may_end = lambda _, statuses: ends.append(set(statuses))
+        fault = schedule.Fault("disk-full", 0.0, "server-0", 0.5, 1)
+        return faults.begin(made, fault, said.append), disk, said, ends, made
+
+    def test_a_job_that_is_over_writes_nothing_more(self):
+        for on_failure in ("stop", "continue"):
+            action, disk, said, ends, _ = self.begun(on_failure, over=True, notices=False)
+            self.assertTrue(next(action).is_so())
+            self.assertTrue(disk.full)
+            self.assertEqual(next(action), faults._END_OF_WRITES_SECONDS)
+            self.assertFalse(disk.full)
+            self.assertRaises(StopIteration, next, action)
+            self.assertEqual(said, ["the job was over before there was anything to write"])
+            self.assertEqual(ends[-1], set())
+
+    def test_one_that_is_not_must_notice(self):
+        action, _, _, _, _ = self.begun("continue", over=False, notices=False)
+        self.assertFalse(next(action).is_so())
+        action, disk, said, _, made = self.begun("continue", over=True, notices=True)
+        self.assertTrue(next(action).is_so())
+        self.assertEqual(next(action), 0.5)
+        self.assertTrue(disk.full)
+        next(action)
+        self.assertFalse(disk.full)
+        self.assertEqual((said, made.unjournaled), (["went on without a journal"], {0}))
 
 
 class Comparing(unittest.TestCase):

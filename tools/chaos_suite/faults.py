@@ -16,6 +16,8 @@ from .fleet import READY_SECONDS, ScheduleFailure
 
 _NOTICE_SECONDS = 20
 _END_SECONDS = 45
+# A write that was under way when a disk was freed has come to its end.
+_END_OF_WRITES_SECONDS = 1.0
 _NO_SPACE = "No space left on device"
 
 
@@ -214,15 +216,24 @@ def _disk_full(fleet, fault, note):
         fleet.may_end(fault.target, {1})
 
     def noticed():
+        return (fleet.has_ended(fault.target) if stops
+                else _NO_SPACE in fleet.log_text(fault.target))
+
+    def noticed_or_over():
         disk.fill()
-        if stops:
-            return fleet.has_ended(fault.target)
-        return _NO_SPACE in fleet.log_text(fault.target)
+        return noticed() or fleet.trained()
 
     disk.fill()
     try:
-        yield Until(noticed, _NOTICE_SECONDS + fleet.schedule.checkpoint_seconds,
+        yield Until(noticed_or_over, _NOTICE_SECONDS + fleet.schedule.checkpoint_seconds,
                     f"{fault.target} does not notice that its disk is full")
+        if not noticed():
+            disk.free()
+            yield _END_OF_WRITES_SECONDS
+        if not noticed():
+            note("the job was over before there was anything to write")
+            fleet.may_end(fault.target, ())
+            return
         if _NO_SPACE not in fleet.log_text(fault.target):
             raise ScheduleFailure(f"{fault.target} does not say '{_NO_SPACE}': "
                                   f"{fleet.now(fault.target).daemon.describe_end()}")

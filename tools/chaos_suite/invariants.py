@@ -36,7 +36,7 @@ class Evidence:
     """Of one run. `segments`: {segment: shard} of the trainable ones; `versions`: {segment:
     version} as the servers said at the end; `states`: {(shard, segment or "dealer"): number}
     of each shard's last checkpoint; `unjournaled`: shards that were told to go on where their
-    journal failed, and did; `batches`: of the job; `said`: what the lead said at the end."""
+    journal failed, and did, and those of whose journal files are missing; `batches`: of the job; `said`: what the lead said at the end."""
     journals: list
     acknowledged: list
     segments: dict

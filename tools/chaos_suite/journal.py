@@ -120,6 +120,12 @@ def paths_in(folder):
     return [os.path.join(folder, name) for name in sorted(names) if _NAME.fullmatch(name)]
 
 
+def missing_places(paths):
+    """Numbers of files that the run had before the last of these and that are not among them."""
+    places = {place_of(path) for path in paths}
+    return sorted(set(range(1, max(places, default=0))) - places)
+
+
 def _event_at(data, offset):
     """The event whose record begins there; None: none does."""
     if len(data) - offset < _FIXED_BYTES:

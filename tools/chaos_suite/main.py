@@ -129,6 +129,8 @@ class Chaos:
                          f"({100 * figures['accuracy_difference']:+.2f})")
         if figures.get("bit_for_bit"):
             words.append("bit for bit")
+        if figures.get("journals_not_seen"):
+            words.append("judged in part")
         words.append(f"{'ok' if verdict.passed else 'FAILED'} ({verdict.seconds:.1f} s)")
         self._lines.note("  ".join(words))
         if verdict.passed:
@@ -158,6 +160,7 @@ class Chaos:
             "acknowledged_pushes": sum(d["figures"].get("acknowledged", 0) for d in self.documents),
             "dealt_again": sum(d["figures"].get("dealt_again", 0) for d in self.documents),
             "bit_for_bit": sum(bool(d["figures"].get("bit_for_bit")) for d in self.documents),
+            "judged_in_part": sum(bool(d["figures"].get("journals_not_seen")) for d in self.documents),
             "faults_planned": inflicted, "faults_skipped": skipped,
             "seconds": time.monotonic() - self._began}
 
@@ -209,7 +212,7 @@ def main(command_line):
         lines.note(f"{summary['schedules']} schedules, {summary['failed']} failed; "
                    f"{summary['acknowledged_pushes']:,} acknowledged pushes, "
                    f"{summary['dealt_again']:,} batches dealt again, {summary['bit_for_bit']} runs "
-                   f"bit for bit as undisturbed; {clock(summary['seconds'])}; {path}")
+                   f"bit for bit as undisturbed, {summary['judged_in_part']} judged in part; {clock(summary['seconds'])}; {path}")
         if chaos.failed and status == EXIT_DONE:
             status = EXIT_FAILED
     return status

@@ -288,7 +288,7 @@ class ScheduleRun:
         answers = []
         for path in fleet.acknowledged_paths():
             answers += invariants.read_acknowledged(path)
-        self._look_for_journals(fleet)
+        unseen = self._not_kept(fleet)
         lead = self._lead()
         examples, batch = lead.get("train_examples", 0), lead.get("batch_size", 1)
         per_epoch = -(-examples // batch)
@@ -299,17 +299,19 @@ class ScheduleRun:
             segments=segments, versions=versions, states=states,
             synchronous=self._job.synchronous, workers=self._job.workers,
             batches=per_epoch * lead.get("epochs", 0), batches_per_epoch=per_epoch, said=lead,
-            unjournaled=fleet.unjournaled, bounded=self._job.bounded)
+            unjournaled=fleet.unjournaled | unseen, bounded=self._job.bounded)
 
-    def _look_for_journals(self, fleet):
-        """ScheduleFailure where a server removed files of its journal before they could be kept."""
-        for name in fleet.servers:
-            places = sorted(journal.place_of(path) for path in fleet.journal_paths(name))
-            missing = sorted(set(range(1, places[-1] + 1)) - set(places)) if places else []
-            if missing:
-                raise ScheduleFailure(
-                    f"{name}: files {', '.join(map(str, missing))} of its journal were removed before this "
-                    "program could keep them, so nothing can be said: the machine was too busy for it")
+    def _not_kept(self, fleet):
+        """Shards that removed files of their journal before this program could keep them, as on a
+        busy machine: what was in them cannot be told, but for how many events they had."""
+        unseen = set()
+        for shard, name in enumerate(fleet.servers):
+            if missing := journal.missing_places(fleet.journal_paths(name)):
+                self._note(f"{name}: files {', '.join(map(str, missing))} of its journal were removed before "
+                           "they could be kept; what was in them is not judged")
+                unseen.add(shard)
+        self._verdict.figures["journals_not_seen"] = len(unseen)
+        return unseen
 
     def _look_at_waits(self, fleet):
         texts = []
