@@ -49,6 +49,7 @@ grpc::ServerUnaryReactor* AdminService::Checkpoint(grpc::CallbackServerContext* 
             call->reply.set_epoch(written->epoch);
             call->reply.set_bytes(written->bytes);
             call->reply.set_seconds(written->seconds);
+            call->reply.set_longest_hold_seconds(written->longest_hold_seconds);
           }
           call->Finish(written.status());
         });

@@ -379,8 +379,9 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   newest_ = written;
   newest_number_ = number;
   journal_bytes_then_ = journal_bytes;
-  LOG(INFO) << absl::StrFormat("%s: step %d, %.1f MiB in %.2f s", written.path, written.step,
-                               Mebibytes(written.bytes), written.seconds);
+  LOG(INFO) << absl::StrFormat("%s: step %d, %.1f MiB in %.2f s, no segment held for more than %.2f ms",
+                               written.path, written.step, Mebibytes(written.bytes), written.seconds,
+                               written.longest_hold_seconds * 1e3);
   return written;
 }
 
@@ -410,8 +411,10 @@ absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::
     highest = std::max(highest, lead->number);
     if (absl::Status added = (*writer)->AddDealer(lead->number, lead->dealer); !added.ok()) return added;
   }
+  Shard::Snapshot snapshot;
   for (const auto& cell : agreed.cells) {
-    const Shard::Snapshot snapshot = context_->shard.TakeSnapshot(*cell);
+    context_->shard.TakeSnapshot(*cell, &snapshot);
+    written->longest_hold_seconds = std::max(written->longest_hold_seconds, snapshot.held_seconds);
     highest = std::max(highest, snapshot.number);
     written->bytes += snapshot.state.size() + snapshot.theta.size() * sizeof(float);
     if (absl::Status added =

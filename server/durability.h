@@ -95,6 +95,8 @@ class Durability final : public EventSink {
     uint32_t epoch = 0;
     uint64_t bytes = 0;
     double seconds = 0;
+    // The longest time for which a segment took no push meanwhile.
+    double longest_hold_seconds = 0;
   };
   // A checkpoint as soon as possible, written by a thread of this object, which calls `done`.
   // FAILED_PRECONDITION: there is nothing to write yet.

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/core/bytes.h"
 #include "common/core/reply_part.h"
 #include "common/core/schedule.h"
 #include "common/core/shard_plan.h"
@@ -197,6 +198,8 @@ class Segment {
   // DATA_LOSS, INVALID_ARGUMENT (another segment, rule or length), FAILED_PRECONDITION (a format that
   // this program does not read).
   std::string Save() const;
+  // The same without the checksum, which the writer's TakeSealed sets behind it.
+  void Save(ByteWriter* writer) const;
   absl::Status Load(std::string_view bytes);
 
   // Bytes of memory that a segment with these options takes at most.

@@ -62,6 +62,12 @@ class Loader final : public StateVisitor {
 
 std::string Segment::Save() const {
   ByteWriter writer;
+  Save(&writer);
+  return writer.TakeSealed();
+}
+
+void Segment::Save(ByteWriter* to) const {
+  ByteWriter& writer = *to;
   writer.Put(kMagic);
   writer.Put(kFormat);
   writer.Put(options_.plan.id);
@@ -114,7 +120,6 @@ std::string Segment::Save() const {
   }
   Saver saver(writer);
   rule_->VisitState(saver);
-  return writer.TakeSealed();
 }
 
 absl::Status Segment::Load(std::string_view bytes) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/core/bytes.h"
 #include "common/core/catalogue.h"
 #include "common/core/round_sums.h"
 #include "common/net/job_parts.h"
@@ -426,14 +427,18 @@ uint64_t Shard::CloseCompleteRounds() {
   return count;
 }
 
-Shard::Snapshot Shard::TakeSnapshot(Cell& cell) const {
-  Snapshot snapshot;
-  absl::MutexLock lock(&cell.mutex);
-  const Segment& segment = *cell.segment;
-  snapshot.number = last_number();
-  snapshot.theta.assign(segment.theta().begin(), segment.theta().end());
-  snapshot.state = segment.Save();
-  return snapshot;
+void Shard::TakeSnapshot(Cell& cell, Snapshot* snapshot) const {
+  ByteWriter writer(std::move(snapshot->state));
+  {
+    absl::MutexLock lock(&cell.mutex);
+    const int64_t begin = MonotonicNanoseconds();
+    const Segment& segment = *cell.segment;
+    snapshot->number = last_number();
+    snapshot->theta.assign(segment.theta().begin(), segment.theta().end());
+    segment.Save(&writer);
+    snapshot->held_seconds = SecondsBetween(begin, MonotonicNanoseconds());
+  }
+  snapshot->state = writer.TakeSealed();
 }
 
 std::vector<uint32_t> Shard::MissingSegments() const {

@@ -160,8 +160,11 @@ class Shard {
     uint64_t number = 0;
     std::vector<float> theta;
     std::string state;
+    double held_seconds = 0;  // for so long the segment took no push
   };
-  Snapshot TakeSnapshot(Cell& cell) const;
+  // Into the memory of `snapshot`, so that of several segments only the first has to get it while
+  // that segment is held; the checksum comes after that.
+  void TakeSnapshot(Cell& cell, Snapshot* snapshot) const;
 
   // Rules that squeeze: norm of the error over that of the momentum, over the shard, in the
   // newest measured round; else 0.

@@ -38,9 +38,11 @@ int Write(const CheckpointFlags& flags) {
       Fail("checkpoint", reply.status());
       exit_code = kExitFailed;
     } else if (!flags.json) {
-      std::printf("server %s: %s, step %s, epoch %u, %s in %.2f s\n", addresses[k].c_str(), reply->path().c_str(),
+      std::printf("server %s: %s, step %s, epoch %u, %s in %.2f s, no segment held for more than %.2f ms\n",
+                  addresses[k].c_str(), reply->path().c_str(),
                   FormatCount(reply->step()).c_str(), reply->epoch(),
-                  FormatBytes(static_cast<double>(reply->bytes())).c_str(), reply->seconds());
+                  FormatBytes(static_cast<double>(reply->bytes())).c_str(), reply->seconds(),
+                  reply->longest_hold_seconds() * 1e3);
     }
   }
   if (flags.json) std::printf("%s", JsonText(ServersJson(addresses, replies)).c_str());

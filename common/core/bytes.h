@@ -60,6 +60,8 @@ class PayloadReader {
 // files are little-endian because every machine we build for is.
 class ByteWriter {
  public:
+  // `room`: its memory is taken again, what is in it is not kept.
+  explicit ByteWriter(std::string room = {}) : out_(std::move(room)) { out_.clear(); }
   template <typename T>
   void Put(T value) {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);

@@ -8,6 +8,8 @@
 //                        beside the time in which it is replayed; limit 1: no slower than it was made
 //   restart/checkpoint   median step while a checkpoint is written, beside the median without
 //   restart/checkpoint/longest   the longest step meanwhile, beside the longest without
+//   restart/checkpoint/hold      the longest time that a segment took no push since it was copied, beside
+//                        copying as many bytes as a segment has
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -56,6 +59,20 @@ double ReadSeconds(const std::string& folder) {
     close(file);
   }
   return SecondsSince(start);
+}
+
+// Seconds to copy so many bytes, that are in no cache, into memory that is there; the longest of ten.
+double CopySeconds(uint64_t bytes) {
+  constexpr size_t kTimes = 10;
+  const std::vector<char> from(bytes * kTimes, 1);
+  std::vector<char> to(bytes);
+  double longest = 0;
+  for (size_t k = 0; k < kTimes; ++k) {
+    const auto start = Clock::now();
+    std::memcpy(to.data(), from.data() + k * bytes, bytes);
+    longest = std::max(longest, SecondsSince(start));
+  }
+  return longest;
 }
 
 class Bench {
@@ -118,6 +135,11 @@ class Bench {
     const double longest = *std::max_element(before.begin(), before.end());
     const double delayed = *std::max_element(during.begin(), during.end());
     results->push_back({"restart/checkpoint/longest", delayed * 1e3, "ms", longest * 1e3, longest / delayed});
+    const auto status = AdminClient({address}).GetStatus(kPatience).front();
+    if (!status.ok()) return status.status();
+    const double hold = reply->longest_hold_seconds();
+    const double copy = CopySeconds(reply->bytes() / static_cast<uint64_t>(status->segments_size()));
+    results->push_back({"restart/checkpoint/hold", hold * 1e3, "ms", copy * 1e3, copy / hold});
     return absl::OkStatus();
   }
 
