@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/net/channel.h"
+#include "common/net/pem_watcher.h"
 #include "common/net/secret_file.h"
 #include "common/net/tls_probe.h"
 #include "glog/logging.h"
@@ -22,7 +23,6 @@ namespace {
 
 constexpr char kHeader[] = "authorization";
 constexpr char kScheme[] = "Bearer ";
-constexpr absl::Duration kEndsSoon = absl::Hours(14 * 24);
 
 std::string_view View(grpc::string_ref text) { return {text.data(), text.length()}; }
 
@@ -175,6 +175,7 @@ struct Credentials::State {
   CredentialFiles files;
   std::string token;  // empty: none
   bool tls = false;
+  const PemWatcher* watcher = nullptr;
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider;
   std::shared_ptr<grpc::ChannelCredentials> channel;
 };
@@ -191,14 +192,13 @@ absl::StatusOr<Credentials> Credentials::Load(const CredentialFiles& files, TlsS
   }
   if (state->tls) {
     if (absl::Status status = CheckComplete(pem); !status.ok()) return status;
-    const absl::StatusOr<absl::Time> end = CheckPemFiles(pem, side);
-    if (!end.ok()) return end.status();
-    if (const absl::Duration left = *end - absl::Now(); left < kEndsSoon) {
-      LOG(WARNING) << "the certificate in " << pem.certificate << " expires in "
-                   << absl::ToInt64Hours(left) << " hours; renew it: tools/make-certificates --renew";
-    }
+    const auto watcher = PemWatcher::Start(pem, side);
+    if (!watcher.ok()) return watcher.status();
+    state->watcher = *watcher;
+    const PemFiles& served = state->watcher->served();
+    // The watcher takes as long at most to see what is new.
     state->provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-        pem.key, pem.certificate, pem.ca, kReloadSeconds);
+        served.key, served.certificate, served.ca, kReloadSeconds / 2);
     grpc::experimental::TlsChannelCredentialsOptions options;
     options.set_certificate_provider(state->provider);
     options.watch_root_certs();
@@ -224,6 +224,10 @@ bool Credentials::insecure() const { return state_ != nullptr && state_->files.i
 std::string Credentials::Describe() const {
   return absl::StrCat(tls() ? "mutual TLS" : "plain text",
                       state_ != nullptr && !state_->token.empty() ? ", job token required" : "");
+}
+
+absl::Status Credentials::reload_status() const {
+  return tls() ? state_->watcher->status() : absl::OkStatus();
 }
 
 absl::Status Credentials::CheckListen(const std::string& address) const {

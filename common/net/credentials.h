@@ -6,7 +6,8 @@
 //
 // A server takes only calls with its job's token, whatever they call, before anything of
 // theirs is read. Certificates and keys that are replaced on disk serve new connections
-// within kReloadSeconds; tokens are read once.
+// within kReloadSeconds, once they are whole and fit each other (pem_watcher.h); tokens are read
+// once.
 #pragma once
 
 #include <functional>
@@ -45,6 +46,8 @@ class Credentials {
   bool insecure() const;
   // "mutual TLS, job token required".
   std::string Describe() const;
+  // Why the files for TLS as they are now are not served; OK where they are, or without TLS.
+  absl::Status reload_status() const;
 
   // OK where this program may listen on, or call, the address: it has TLS, the address is
   // loopback, or it is insecure, which is logged as a warning. INVALID_ARGUMENT says what to do.

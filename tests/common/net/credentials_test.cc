@@ -80,7 +80,9 @@ class CredentialsTest : public ::testing::Test {
 
   // Its address.
   std::string Serve(const CredentialFiles& files, const std::string& host = "127.0.0.1") {
-    const Credentials credentials = Load(files, TlsSide::kServer);
+    return ServeWith(Load(files, TlsSide::kServer), host);
+  }
+  std::string ServeWith(const Credentials& credentials, const std::string& host) {
     grpc::ServerBuilder builder;
     ConfigureServer(builder);
     int port = 0;
@@ -367,6 +369,52 @@ TEST_F(CredentialsTest, NewFilesServeNewConnectionsWithoutARestart) {
   EXPECT_TRUE(Call(old_connection).ok());
   // `client` has reloaded ca.pem, too, so that it takes the server; the server does not take it.
   EXPECT_EQ(Call(address, client).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// What is written in place is there in halves for a moment, and a full disk leaves nothing: the last
+// good set is served on.
+TEST_F(CredentialsTest, WhatCannotServeIsNotTaken) {
+  const PemFiles files = ServerFiles({"IP:127.0.0.1"});
+  const Credentials server = Load({.pem = files}, TlsSide::kServer);
+  const std::string address = ServeWith(server, "127.0.0.1");
+  const Credentials client = Client({.pem = ClientFiles()});
+  const PemFiles good = {.certificate = Read(files.certificate), .key = Read(files.key), .ca = {}};
+  const PemFiles other = authority_->Issue(folder_ + "/other", {.names = {"IP:127.0.0.1"}});
+  const auto write = [](const std::string& path, const std::string& text) { WriteFileWithMode(path, text, 0600); };
+  const auto wait_for = [&](bool taken) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    while (server.reload_status().ok() != taken && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(20));
+    return server.reload_status();
+  };
+  const struct {
+    const std::string& path;
+    std::string text, why;
+    bool ends_grpc;  // were it given to it
+  } kBad[] = {
+      {files.certificate, "", "holds no certificate", true},
+      {files.key, "", "holds no private key", true},
+      {files.certificate, good.certificate.substr(0, good.certificate.size() / 2), "damaged", false},
+      {files.key, Read(other.key), "is not the key of the certificate", false},
+  };
+  for (const auto& [path, text, why, ends_grpc] : kBad) {
+    write(path, text);
+    const absl::Status refused = wait_for(false);
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(path), HasSubstr(why)));
+    // For as long as gRPC takes to look.
+    if (ends_grpc) absl::SleepFor(absl::Seconds(kReloadSeconds));
+    EXPECT_TRUE(Call(address, client).ok()) << why;
+    write(files.certificate, good.certificate);
+    write(files.key, good.key);
+    EXPECT_TRUE(wait_for(true).ok()) << why;
+  }
+  std::filesystem::remove(files.key);
+  EXPECT_THAT(std::string(wait_for(false).message()), HasSubstr("cannot be opened"));
+  EXPECT_TRUE(Call(address, client).ok());
+  // Another pair of the same authority, certificate first: between the two they do not fit.
+  write(files.certificate, Read(other.certificate));
+  write(files.key, Read(other.key));
+  EXPECT_TRUE(wait_for(true).ok());
+  EXPECT_TRUE(Call(address, client).ok());
 }
 
 // It ended while the server ran: none would start with it.
