@@ -145,6 +145,8 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
       "apmsqueeze: norm of what compression has kept back on this server over the momentum's.");
   inflight_bytes =
       make.MakeGauge("inflight_bytes", "Bytes of requests held in memory at this moment.");
+  refusals = make.MakeCounter(
+      "refusals_total", "Exchanges and fetches refused for want of room (servers.inflight_bytes); they come again.");
   journal_events = make.MakeCounter("journal_events_total", "Events written to the journal.");
   journal_bytes = make.MakeCounter("journal_bytes_total", "Bytes of the journal's records.");
   journal_syncs = make.MakeCounter("journal_syncs_total", "Times the journal waited for the disk.");

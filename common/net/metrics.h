@@ -46,6 +46,7 @@ struct ServerMetrics {
   prometheus::Counter* round_absences;
   prometheus::Gauge *round, *compressed_phase, *server_error_ratio;
   prometheus::Gauge *inflight_bytes, *inflight_limit_bytes;
+  prometheus::Counter* refusals;
   // With a state directory.
   prometheus::Counter *journal_events, *journal_bytes, *journal_syncs, *checkpoints, *checkpoint_failures;
   prometheus::Gauge *journal_failed, *checkpoint_age_seconds, *checkpoint_duration_seconds;
