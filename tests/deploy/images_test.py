@@ -204,6 +204,41 @@ class Built(unittest.TestCase):
                                                   "localhost/cuda:1", "foreshard-worker", "--version"))
 
 
+    def test_toolkit_and_cudnn_are_taken_from_where_nvidia_s_packages_put_them(self):
+        """Of Dockerfile.cuda what takes them, from a stand-in of the image for developers: a folder with links inside, and
+        headers that are links of update-alternatives to where nothing is in another image."""
+        text = (found_tools.SOURCE / "deploy/docker/Dockerfile.cuda").read_text()
+        taken = re.findall(r"^COPY --from=toolkit .*$", text, re.M)
+        self.assertEqual(len(taken), 2)
+        with container_image.Storage() as storage, tempfile.TemporaryDirectory(prefix="foreshard-toolkit-") as here:
+            here = pathlib.Path(here)
+            root = here / "root"
+            files = {"usr/local/cuda-13.0/targets/x86_64-linux/include/cuda.h": "cuda", "usr/local/cuda-13.0/bin/nvcc": "nvcc",
+                     "usr/include/x86_64-linux-gnu/cudnn_v9.h": "cudnn", "usr/include/x86_64-linux-gnu/cudnn_version_v9.h": "version"}
+            links = {"usr/local/cuda-13.0/include": "targets/x86_64-linux/include",
+                     "usr/include/x86_64-linux-gnu/cudnn.h": "/etc/alternatives/libcudnn", "etc/alternatives/libcudnn":
+                     "/usr/include/x86_64-linux-gnu/cudnn_v9.h", "usr/include/x86_64-linux-gnu/cudnn_version.h": "/etc/alternatives/cudnn_version_h",
+                     "etc/alternatives/cudnn_version_h": "/usr/include/x86_64-linux-gnu/cudnn_version_v9.h"}
+            for name, content in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(content)
+            for name, target in links.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).symlink_to(target)
+            container_image.run("tar", "-C", root, "-cf", here / "toolkit.tar", ".")
+            storage.podman("import", "--quiet", here / "toolkit.tar", "localhost/toolkit:1")
+            (here / "Dockerfile").write_text("\n".join(
+                ["FROM localhost/toolkit:1 AS toolkit", "FROM scratch", re.search(r"^ARG CUDA_RELEASE=.*$", text, re.M)[0], *taken]) + "\n")
+            storage.buildah("bud", "--isolation=chroot", "--layers=false", "--tag=localhost/taken:1", "--file", here / "Dockerfile", here)
+            name = storage.podman("create", "--pull=never", "localhost/taken:1", "nothing").strip()
+            storage.podman("export", "--output", here / "taken.tar", name)
+            storage.podman("rm", name)
+            with tarfile.open(here / "taken.tar") as archive:
+                for path, content in {"bin/nvcc": "nvcc", "targets/x86_64-linux/include/cuda.h": "cuda",
+                                      "targets/x86_64-linux/include/cudnn.h": "cudnn", "targets/x86_64-linux/include/cudnn_version.h": "version"}.items():
+                    self.assertEqual(archive.extractfile(f"usr/local/cuda/{path}").read().decode(), content)
+
+
 class Refused(unittest.TestCase):
     def script(self, name, *arguments):
         return subprocess.run([found_tools.SOURCE / "deploy/docker" / name, *arguments], capture_output=True, text=True, check=False)
