@@ -90,7 +90,10 @@ def kubectl(state, arguments):
         return 0, "", ""
     if arguments[:2] == ["get", "pods"] and "--selector" in arguments:
         wanted = component_of(arguments)
-        return 0, json.dumps({"items": [described(p) for p in state["pods"] if p["component"] == wanted]}), ""
+        items = [described(p) for p in state["pods"] if p["component"] == wanted]
+        for leaving in (described(p) for p in state["leaving"] if p["component"] == wanted):
+            items.append({**leaving, "metadata": {**leaving["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+        return 0, json.dumps({"items": items}), ""
     if arguments[:2] == ["get", "jobs"]:
         conditions = [{"type": state["job"], "status": "True", "message": "Pod ended with 2"}] if state["job"] else []
         return 0, json.dumps({"items": [{"metadata": {"name": f"{NAME}-workers-0123"}, "status": {"conditions": conditions}}]}), ""
@@ -112,6 +115,8 @@ def kubectl(state, arguments):
         if f'{mine["component"]}-lives-on' not in state["faults"]:
             state["killed"] = True
             replace(state, mine)
+            if "node-gone" in state["faults"]:
+                state["leaving"].append(mine)
         return 0, "", ""
     if arguments[:2] == ["rollout", "restart"]:
         state["old"] = [p["uid"] for p in state["pods"] if p["component"] == "server"]
@@ -147,7 +152,7 @@ def helm(state, arguments):
 class FakeCluster:
     def __init__(self, faults=()):
         self.state = {"installed": False, "namespaces": ["default"], "pods": [], "versions": [5, 5], "made": 0, "calls": 0, "count": 0,
-                      "killed": False, "rolling": [], "old": [], "claims": 0, "job": "", "faults": set(faults)}
+                      "killed": False, "leaving": [], "rolling": [], "old": [], "claims": 0, "job": "", "faults": set(faults)}
 
     def call(self, command):
         passes(self.state)

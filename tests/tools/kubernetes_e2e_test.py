@@ -86,6 +86,15 @@ class KubernetesE2e(unittest.TestCase):
                 self.assertIn(said, done.stderr)
                 self.assertEqual(self.cluster["namespaces"], ["default"])
 
+    def test_pods_that_a_lost_node_never_lets_go_do_not_count(self):
+        done = self.run_it(faults={"node-gone"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_job_that_never_ends(self):
+        done = self.run_it("--complete-seconds=1", faults={"goes-on"})
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("the Jobs complete: not within 1 s", done.stderr)
+
     def test_a_namespace_that_cannot_be_deleted_is_named(self):
         done = self.run_it(faults={"namespace-stays"})
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
