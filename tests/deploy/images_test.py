@@ -61,6 +61,17 @@ class Dockerfiles(unittest.TestCase):
                 self.assertNotEqual(damage(whole), whole)
                 self.assertNotEqual(lint_dockerfile.lint(damage(whole), "Dockerfile.cpu", only={title}), [], f"{title} found nothing")
 
+    def test_hadolint_finds_nothing(self):
+        hadolint = found_tools.find("hadolint")
+        if hadolint is None:
+            self.skipTest("no hadolint: tools/install-deploy-tools")
+        done = subprocess.run([hadolint, "--failure-threshold=style", *DOCKERFILES], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertNotIn("hadolint ignore", "".join(p.read_text() for p in DOCKERFILES), "nothing is silenced")
+        broken = BREAK["copy_not_add"](DOCKERFILES[0].read_text())
+        done = subprocess.run([hadolint, "-"], input=broken, capture_output=True, text=True, check=False)
+        self.assertIn("DL3020", done.stdout, "it does find what is wrong")
+
     def test_both_are_labelled_alike(self):
         for path in DOCKERFILES:
             said = set(re.findall(r"org\.opencontainers\.image\.([\w.]+)=", path.read_text()))
