@@ -21,6 +21,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import custom_schemas
 import fake_api_server
 import found_tools
 
@@ -106,6 +107,10 @@ def schema_validator(folder, thing):
 DEFINITIONS = {}
 
 
+def problems_of(thing, validator):
+    return [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in validator.iter_errors(thing)]
+
+
 def flags_of(programs):
     found = {}
     for program in ("foreshard-server", "foreshard-worker"):
@@ -130,17 +135,28 @@ class Matrix(unittest.TestCase):
         folder = found_tools.schemas()
         if folder is None:
             self.skipTest("no schemas: tools/install-deploy-tools")
-        custom = {"Certificate", "PodMonitor", "PrometheusRule"}
         checked = 0
         for version in ("1.31.0", "1.35.0"):
             for title, values in MATRIX.items():
                 for thing in render(values):
-                    if thing["kind"] in custom:
+                    if thing["kind"] in custom_schemas.SCHEMAS:
                         continue
-                    problems = [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in schema_validator(folder / version, thing).iter_errors(thing)]
+                    problems = problems_of(thing, schema_validator(folder / version, thing))
                     self.assertEqual(problems, [], f"{title}, Kubernetes {version}: {lint_chart.name(thing)}")
                     checked += 1
         self.assertGreater(checked, 100)
+
+    def test_every_object_of_others_kinds_has_what_those_take(self):
+        seen = set()
+        for title, values in MATRIX.items():
+            for thing in render(values):
+                if thing["kind"] in custom_schemas.SCHEMAS:
+                    seen.add(thing["kind"])
+                    validator = jsonschema.Draft7Validator(custom_schemas.SCHEMAS[thing["kind"]])
+                    self.assertEqual(problems_of(thing, validator), [], f"{title}: {lint_chart.name(thing)}")
+                    thing["spec"]["unknown"] = 1
+                    self.assertNotEqual(problems_of(thing, validator), [])
+        self.assertEqual(seen, set(custom_schemas.SCHEMAS))
 
     def test_the_strict_schemas_refuse_a_field_that_is_not_there(self):
         folder = found_tools.schemas()
