@@ -497,6 +497,7 @@ void ParameterService::Finish(std::unique_ptr<Call> call, const absl::Status& st
   context_.buffers.Release(call->reserved_bytes);
   metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
   if (absl::IsResourceExhausted(status)) {
+    metrics.refusals->Increment();
     // One behind the other: who is refused later comes later.
     const uint32_t before = refused_in_a_row_.fetch_add(1, std::memory_order_relaxed);
     AddRetryAfter(*call->context, std::min(kLongestRetryAfter, kRetryAfterStep * (std::min(before, 1000u) + 1)));

@@ -102,8 +102,9 @@ class GrpcShardServer final : public ShardServer {
     if (server_ == nullptr) return CannotListen(options.listen, absl::InternalError("gRPC makes no server"));
     listener_->Start(kFilesBesideWorkers + kFilesPerWorker * context_.job.training().max_workers());
     address_ = WithPort(options.listen, listener_->port());
-    context_.figures.metrics().inflight_limit_bytes->Set(
-        static_cast<double>(context_.job.servers().inflight_bytes()));
+    ServerMetrics& figures = context_.figures.metrics();
+    figures.inflight_limit_bytes->Set(static_cast<double>(context_.job.servers().inflight_bytes()));
+    figures.shards->Set(context_.job.servers().shards());
     if (!options.metrics_listen.empty()) {
       auto metrics = MetricsEndpoint::Start(
           options.metrics_listen, context_.figures.metrics().registry,

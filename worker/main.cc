@@ -167,6 +167,7 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   setup->client.credentials = *credentials;
   setup->metrics = std::make_unique<WorkerMetrics>(setup->job.name(), setup->job.update().rule(),
                                                    std::string(setup->device->name()));
+  setup->metrics->shards->Set(static_cast<double>(setup->servers.size()));
   if (!flags.metrics_listen.empty()) {
     if (absl::Status bind = CheckBindAddress(flags.metrics_listen, credentials->insecure()); !bind.ok()) {
       return bind;

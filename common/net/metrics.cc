@@ -64,6 +64,7 @@ class SeriesMaker {
   Labels labels_;
 };
 
+constexpr char kShards[] = "Servers that the job has, whether they are there or not.";
 constexpr char kPushBytes[] = "Bytes of pushes of trainable segments, headers and scales included.";
 constexpr char kPushPlain[] = "What the pushes of trainable segments would take as plain fp32.";
 constexpr char kPullBytes[] = "Bytes of replies with parameters of trainable segments.";
@@ -127,6 +128,7 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
   learning_rate = make.MakeGauge("learning_rate", "Learning rate of the last update.");
   epoch = make.MakeGauge("epoch", "Epochs by the schedule's clock (highest ticket seen).");
 
+  shards = make.MakeGauge("shards", kShards);
   const char* workers = "Workers this server knows, by state.";
   workers_training = make.MakeGauge("workers", workers, {{"state", "training"}});
   workers_left = make.MakeGauge("workers", workers, {{"state", "left"}});
@@ -145,6 +147,8 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
       "apmsqueeze: norm of what compression has kept back on this server over the momentum's.");
   inflight_bytes =
       make.MakeGauge("inflight_bytes", "Bytes of requests held in memory at this moment.");
+  refusals = make.MakeCounter(
+      "refusals_total", "Exchanges and fetches refused for want of room (servers.inflight_bytes); they come again.");
   journal_events = make.MakeCounter("journal_events_total", "Events written to the journal.");
   journal_bytes = make.MakeCounter("journal_bytes_total", "Bytes of the journal's records.");
   journal_syncs = make.MakeCounter("journal_syncs_total", "Times the journal waited for the disk.");
@@ -182,6 +186,7 @@ WorkerMetrics::WorkerMetrics(const std::string& job, const std::string& rule,
                                    "Steps whose gradient was not finite and was not pushed.");
   loss = make.MakeGauge("loss", "Exponential average of the batch loss.");
   gradient_norm = make.MakeGauge("gradient_norm", "Global norm of the last gradient, unclipped.");
+  shards = make.MakeGauge("shards", kShards);
   error_feedback_ratio = make.MakeGauge(
       "error_feedback_ratio", "Norm of the error feedback over the norm of what is pushed.");
   whole_push_staleness_updates = make.MakeHistogram(

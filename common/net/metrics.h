@@ -40,12 +40,13 @@ struct ServerMetrics {
   prometheus::Counter *push_bytes, *push_uncompressed_bytes, *pull_bytes, *pull_uncompressed_bytes;
   prometheus::Histogram* apply_duration_seconds;
   prometheus::Histogram *exchange_duration_seconds, *fetch_duration_seconds;  // request_duration_seconds{method}
-  prometheus::Gauge *parameter_version, *learning_rate, *epoch;
+  prometheus::Gauge *parameter_version, *learning_rate, *epoch, *shards;
   prometheus::Gauge *workers_training, *workers_left, *workers_expired;
   prometheus::Histogram* round_duration_seconds;
   prometheus::Counter* round_absences;
   prometheus::Gauge *round, *compressed_phase, *server_error_ratio;
   prometheus::Gauge *inflight_bytes, *inflight_limit_bytes;
+  prometheus::Counter* refusals;
   // With a state directory.
   prometheus::Counter *journal_events, *journal_bytes, *journal_syncs, *checkpoints, *checkpoint_failures;
   prometheus::Gauge *journal_failed, *checkpoint_age_seconds, *checkpoint_duration_seconds;
@@ -58,7 +59,7 @@ struct WorkerMetrics {
   prometheus::Histogram *pull_seconds, *compute_seconds, *encode_seconds, *push_seconds,
       *wait_seconds;  // step_duration_seconds{phase}
   prometheus::Counter *examples, *steps, *skipped_steps;
-  prometheus::Gauge *loss, *gradient_norm, *error_feedback_ratio;
+  prometheus::Gauge *loss, *gradient_norm, *error_feedback_ratio, *shards;
   // Over whole pushes.
   prometheus::Histogram *whole_push_staleness_updates, *whole_push_gap, *whole_push_surprise;
   prometheus::Counter *push_bytes, *push_uncompressed_bytes, *pull_bytes, *pull_uncompressed_bytes;

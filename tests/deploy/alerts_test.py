@@ -3,7 +3,7 @@
   alerts_test.py --programs=build-release/bin
 
 Durations of the rules are a sixtieth (of rates, of groups, of the age of a checkpoint), and what has to last for a time has
-to for a second; all other thresholds are those of the file. ForeshardByteBudget alone is not here: rules_test.yaml has its case.
+to for a second; all other thresholds are those of the file.
 """
 
 import argparse
@@ -37,8 +37,8 @@ data {{ format: "synthetic" examples: 6400000 }}
 training {{ epochs: 100 batch_size: 64 workers: {workers} {rest.get("training", "")} }}
 update {{ {rule} }}
 schedule {{ learning_rate: {rate} }}
-servers {{ shards: {shards} }}
-""" + "\n".join(f"{part} {{ {text} }}" for part, text in rest.items() if part != "training")
+servers {{ shards: {shards} {rest.get("servers", "")} }}
+""" + "\n".join(f"{part} {{ {text} }}" for part, text in rest.items() if part not in ("training", "servers"))
 
 
 def shortened(text):
@@ -54,10 +54,19 @@ def shortened(text):
     return text
 
 
-def small_files():
-    """Of the process that begins: its files end at FILE_BYTES, as on a disk that is full."""
+def survive_full_disk():
+    """Of the process that begins: where its files cannot grow, it is told so and not killed."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+
+
+def fill_disk(process=0):
+    """Its files end at FILE_BYTES, as on a disk that is full."""
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+
+
+def full_disk():
+    survive_full_disk()
+    fill_disk()
 
 
 FLEETS = {
@@ -68,7 +77,12 @@ FLEETS = {
     "kept": dict(job=job("kept", {"compression": 'push: "top_k" fraction: 0.0005'}), workers=1),
     "diverged": dict(job=job("diverged", {}, rule='rule: "asgd"', rate="1e30"), workers=1),
     "full": dict(job=job("full", {"durability": 'checkpoint_seconds: 2 on_failure: "continue"'}, elements=262144), workers=1,
-                 pace=0.1, state=True, prepare=small_files),
+                 pace=0.1, state=True, prepare=full_disk),
+    # Room for the messages of one worker, and there are six.
+    "crowded": dict(job=job("crowded", {"servers": "segment_elements: 262144 inflight_bytes: 3200000"}, rule='rule: "asgd"', workers=6,
+                            elements=262144), workers=6),
+    # A disk that is full later, and a server that then ends.
+    "ended": dict(job=job("ended", {"durability": "checkpoint_seconds: 3600"}), workers=1, state=True, prepare=survive_full_disk),
     "twice": dict(job=job("twice", {}), workers=1, pace=0.05),
     "rounds": dict(job=job("rounds", {"training": "straggler_seconds: 0.5"}, rule='rule: "ssgd"', workers=3), workers=3),
 }
@@ -137,6 +151,7 @@ class Alerts(unittest.TestCase):
         self.expect("ForeshardGradientsNotFinite", "diverged")
         self.expect("ForeshardJournalFailed", "full")
         self.expect("ForeshardCheckpointFailed", "full")
+        self.expect("ForeshardByteBudget", "crowded")
         # Meanwhile the jobs without a fault have none, though their rates are there; a machine that is busy for a
         # moment may make one that passes.
         real_fleet.wait_until(lambda: self.prometheus.series('foreshard:worker_steps:rate5m{job_name="steady"}'), "rates are there")
@@ -152,8 +167,13 @@ class Alerts(unittest.TestCase):
             steady.send("server-1", signal.SIGKILL)
             self.expect("ForeshardServerGone", "steady")
             self.expect("ForeshardDealingStopped", "steady")
+        ended = self.fleets["ended"]
+        fill_disk(ended.processes["server-0"].pid)
+        self.expect("ForeshardServerGone", "ended")
+        self.assertEqual(ended.processes["server-0"].wait(timeout=30), 1, ended.log("server-0"))
+        self.assertIn("start it again when the disk can be written", ended.log("server-0"))
         self.expect("ForeshardCheckpointOld", "full")
-        allowed = {"late": {"ForeshardStalePushes"}, "kept": {"ForeshardErrorFeedbackDiverged"},
+        allowed = {"late": {"ForeshardStalePushes"}, "ended": {"ForeshardServerGone"}, "kept": {"ForeshardErrorFeedbackDiverged"},
                    "diverged": {"ForeshardGradientsNotFinite", "ForeshardDealingStopped"},  # it skips all of them
                    "full": {"ForeshardJournalFailed", "ForeshardCheckpointFailed", "ForeshardCheckpointOld"}}
 

@@ -8,6 +8,7 @@ refused; the rendered command lines taken by the real programs.
 import argparse
 import base64
 import copy
+import functools
 import json
 import pathlib
 import re
@@ -20,6 +21,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import custom_schemas
 import fake_api_server
 import found_tools
 
@@ -32,6 +34,8 @@ except ImportError as missing:
     found_tools.skip(f"{missing}: install python3-yaml and python3-jsonschema")
 import lint_chart
 
+# The one in C, where it is there.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MATRIX = {
     "default": [],
     "one shard": ["servers.shards=1"],
@@ -71,27 +75,40 @@ def helm(*arguments, values=()):
     return run(HELM, *arguments, *[w for v in values for w in ("--set", v)])
 
 
-def render(values=(), files=()):
-    done = helm("template", "demo", CHART, "--namespace", "training", *[w for f in files for w in ("--set-file", f)], values=values)
+@functools.cache
+def rendered(values):
+    done = helm("template", "demo", CHART, "--namespace", "training", values=values)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
-    return [d for d in yaml.safe_load_all(done.stdout) if d]
+    return [d for d in yaml.load_all(done.stdout, LOADER) if d]
+
+
+def render(values=()):
+    """The caller's own, to be changed."""
+    return copy.deepcopy(rendered(tuple(values)))
+
+
+@functools.cache
+def schema_of(file):
+    schema = json.loads(file.read_text())
+    schema.pop("$id", None)
+    return schema
 
 
 def schema_validator(folder, thing):
     """Of an object's kind, by the schemas of one version of Kubernetes, in which no other fields are allowed."""
     base = "https://kubernetes.io/api/"  # as they call themselves; nothing is fetched
     if folder not in DEFINITIONS:
-        definitions = json.loads((folder / "_definitions.json").read_text())
-        definitions.pop("$id", None)
-        DEFINITIONS[folder] = jsonschema.RefResolver(base, {}, store={base + "_definitions.json": definitions})
+        DEFINITIONS[folder] = jsonschema.RefResolver(base, {}, store={base + "_definitions.json": schema_of(folder / "_definitions.json")})
     group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", thing["apiVersion"])
-    schema = json.loads((folder / f'{thing["kind"].lower()}-{group}.json').read_text())
-    schema.pop("$id", None)
-    return jsonschema.Draft7Validator(schema, resolver=DEFINITIONS[folder])
+    return jsonschema.Draft7Validator(schema_of(folder / f'{thing["kind"].lower()}-{group}.json'), resolver=DEFINITIONS[folder])
 
 
 DEFINITIONS = {}
+
+
+def problems_of(thing, validator):
+    return [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in validator.iter_errors(thing)]
 
 
 def flags_of(programs):
@@ -118,17 +135,28 @@ class Matrix(unittest.TestCase):
         folder = found_tools.schemas()
         if folder is None:
             self.skipTest("no schemas: tools/install-deploy-tools")
-        custom = {"Certificate", "PodMonitor", "PrometheusRule"}
         checked = 0
         for version in ("1.31.0", "1.35.0"):
             for title, values in MATRIX.items():
                 for thing in render(values):
-                    if thing["kind"] in custom:
+                    if thing["kind"] in custom_schemas.SCHEMAS:
                         continue
-                    problems = [f'{"/".join(map(str, e.path))}: {e.message[:200]}' for e in schema_validator(folder / version, thing).iter_errors(thing)]
+                    problems = problems_of(thing, schema_validator(folder / version, thing))
                     self.assertEqual(problems, [], f"{title}, Kubernetes {version}: {lint_chart.name(thing)}")
                     checked += 1
         self.assertGreater(checked, 100)
+
+    def test_every_object_of_others_kinds_has_what_those_take(self):
+        seen = set()
+        for title, values in MATRIX.items():
+            for thing in render(values):
+                if thing["kind"] in custom_schemas.SCHEMAS:
+                    seen.add(thing["kind"])
+                    validator = jsonschema.Draft7Validator(custom_schemas.SCHEMAS[thing["kind"]])
+                    self.assertEqual(problems_of(thing, validator), [], f"{title}: {lint_chart.name(thing)}")
+                    thing["spec"]["unknown"] = 1
+                    self.assertNotEqual(problems_of(thing, validator), [])
+        self.assertEqual(seen, set(custom_schemas.SCHEMAS))
 
     def test_the_strict_schemas_refuse_a_field_that_is_not_there(self):
         folder = found_tools.schemas()
@@ -427,8 +455,28 @@ class Examples(unittest.TestCase):
         self.assertLessEqual({"JobSet", "LocalQueue"}, seen)
         self.assertTrue(any("volcano" in (p.read_text()) for p in (CHART / "examples").glob("*.yaml")))
 
+    def test_their_workers_are_the_chart_s(self):
+        """But for what each needs to number them, and helm's own labels."""
+        whole = next(o for o in render() if o["kind"] == "Job" and lint_chart.component(o) == "worker")["spec"]
+        jobset, volcano = ([t for t in yaml.safe_load_all((CHART / f"examples/{name}.yaml").read_text())][0]["spec"] for name in ("jobset", "volcano"))
+        inner = jobset["replicatedJobs"][0]["template"]["spec"]
+        task = volcano["tasks"][0]
+        self.assertEqual(inner, {**whole, "template": inner["template"]})
+        self.assertEqual(task["replicas"], whole["completions"])
+        self.assertIn("env", volcano["plugins"], "which sets VC_TASK_INDEX")
+        for template in (inner["template"], task["template"]):
+            labels, own = whole["template"]["metadata"]["labels"], template["metadata"]["labels"]
+            self.assertEqual({k: v for k, v in labels.items() if not k.endswith(("/version", "/managed-by", "/chart"))}, own)
+            self.assertEqual(template["metadata"]["annotations"], whole["template"]["metadata"]["annotations"])
+            container = template["spec"]["containers"][0]
+            if template is task["template"]:
+                number = container["args"].index("--slot=$(VC_TASK_INDEX)")
+                container["args"][number] = "--slot=$(JOB_COMPLETION_INDEX)"
+                container["env"].append(whole["template"]["spec"]["containers"][0]["env"][1])
+            self.assertEqual(template["spec"], whole["template"]["spec"])
+
     def test_kueue_s_values_render(self):
-        objects = render(files=(), values=["workers.jobLabels.kueue\\.x-k8s\\.io/queue-name=training"])
+        objects = render(["workers.jobLabels.kueue\\.x-k8s\\.io/queue-name=training"])
         job = next(o for o in objects if o["kind"] == "Job" and lint_chart.component(o) == "worker")
         self.assertEqual(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "training")
 

@@ -61,6 +61,17 @@ class Dockerfiles(unittest.TestCase):
                 self.assertNotEqual(damage(whole), whole)
                 self.assertNotEqual(lint_dockerfile.lint(damage(whole), "Dockerfile.cpu", only={title}), [], f"{title} found nothing")
 
+    def test_hadolint_finds_nothing(self):
+        hadolint = found_tools.find("hadolint")
+        if hadolint is None:
+            self.skipTest("no hadolint: tools/install-deploy-tools")
+        done = subprocess.run([hadolint, "--failure-threshold=style", *DOCKERFILES], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertNotIn("hadolint ignore", "".join(p.read_text() for p in DOCKERFILES), "nothing is silenced")
+        broken = BREAK["copy_not_add"](DOCKERFILES[0].read_text())
+        done = subprocess.run([hadolint, "-"], input=broken, capture_output=True, text=True, check=False)
+        self.assertIn("DL3020", done.stdout, "it does find what is wrong")
+
     def test_both_are_labelled_alike(self):
         for path in DOCKERFILES:
             said = set(re.findall(r"org\.opencontainers\.image\.([\w.]+)=", path.read_text()))
@@ -202,6 +213,41 @@ class Built(unittest.TestCase):
             self.assertNotIn("not found", mapped)
             self.assertIn("0.1.0", storage.podman("run", "--rm", "--pull=never", "--network=none", *container_image.LIMITS,
                                                   "localhost/cuda:1", "foreshard-worker", "--version"))
+
+
+    def test_toolkit_and_cudnn_are_taken_from_where_nvidia_s_packages_put_them(self):
+        """Of Dockerfile.cuda what takes them, from a stand-in of the image for developers: a folder with links inside, and
+        headers that are links of update-alternatives to where nothing is in another image."""
+        text = (found_tools.SOURCE / "deploy/docker/Dockerfile.cuda").read_text()
+        taken = re.findall(r"^COPY --from=toolkit .*$", text, re.M)
+        self.assertEqual(len(taken), 2)
+        with container_image.Storage() as storage, tempfile.TemporaryDirectory(prefix="foreshard-toolkit-") as here:
+            here = pathlib.Path(here)
+            root = here / "root"
+            files = {"usr/local/cuda-13.0/targets/x86_64-linux/include/cuda.h": "cuda", "usr/local/cuda-13.0/bin/nvcc": "nvcc",
+                     "usr/include/x86_64-linux-gnu/cudnn_v9.h": "cudnn", "usr/include/x86_64-linux-gnu/cudnn_version_v9.h": "version"}
+            links = {"usr/local/cuda-13.0/include": "targets/x86_64-linux/include",
+                     "usr/include/x86_64-linux-gnu/cudnn.h": "/etc/alternatives/libcudnn", "etc/alternatives/libcudnn":
+                     "/usr/include/x86_64-linux-gnu/cudnn_v9.h", "usr/include/x86_64-linux-gnu/cudnn_version.h": "/etc/alternatives/cudnn_version_h",
+                     "etc/alternatives/cudnn_version_h": "/usr/include/x86_64-linux-gnu/cudnn_version_v9.h"}
+            for name, content in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(content)
+            for name, target in links.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).symlink_to(target)
+            container_image.run("tar", "-C", root, "-cf", here / "toolkit.tar", ".")
+            storage.podman("import", "--quiet", here / "toolkit.tar", "localhost/toolkit:1")
+            (here / "Dockerfile").write_text("\n".join(
+                ["FROM localhost/toolkit:1 AS toolkit", "FROM scratch", re.search(r"^ARG CUDA_RELEASE=.*$", text, re.M)[0], *taken]) + "\n")
+            storage.buildah("bud", "--isolation=chroot", "--layers=false", "--tag=localhost/taken:1", "--file", here / "Dockerfile", here)
+            name = storage.podman("create", "--pull=never", "localhost/taken:1", "nothing").strip()
+            storage.podman("export", "--output", here / "taken.tar", name)
+            storage.podman("rm", name)
+            with tarfile.open(here / "taken.tar") as archive:
+                for path, content in {"bin/nvcc": "nvcc", "targets/x86_64-linux/include/cuda.h": "cuda",
+                                      "targets/x86_64-linux/include/cudnn.h": "cudnn", "targets/x86_64-linux/include/cudnn_version.h": "version"}.items():
+                    self.assertEqual(archive.extractfile(f"usr/local/cuda/{path}").read().decode(), content)
 
 
 class Refused(unittest.TestCase):

@@ -1,6 +1,6 @@
-"""Rules that Dockerfiles keep, those of hadolint among them that make sense for ours (its numbers in brackets; there
-is no Debian package of it). Not kept, with reasons: versions of packages in apt-get (DL3008), since the moment of
-the suite fixes all of them (SNAPSHOT); lists of apt removed (DL3009), since no stage that has them is shipped.
+"""Rules that Dockerfiles keep, beside hadolint, which images_test.py runs where it is there: ours, and those of its
+that matter most (its numbers in brackets). Not kept, with reasons: versions of packages in apt-get (DL3008), since the
+moment of the suite fixes all of them (SNAPSHOT); lists of apt removed (DL3009), since no stage that has them is shipped.
 
     findings = lint(text, "Dockerfile.cpu")     # "rule: what is wrong"
 """

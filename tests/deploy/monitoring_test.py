@@ -75,6 +75,7 @@ class Files(unittest.TestCase):
         for alert in [a for a in alerts() if "alert" in a]:
             title = alert["alert"]
             self.assertIn(alert["labels"]["severity"], ("warning", "critical"), title)
+            self.assertRegex(alert.get("for", ""), r"^\d+[smh]$", title)
             self.assertTrue(alert["annotations"]["summary"], title)
             self.assertEqual(alert["annotations"]["runbook"], f"deploy/prometheus/runbook.md#{title.lower()}")
             self.assertIn(f"\n## {title}\n", runbook)

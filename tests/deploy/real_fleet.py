@@ -209,6 +209,12 @@ class Prometheus:
     def series(self, expression):
         return json.loads(self.ask("/api/v1/query", query=expression))["data"]["result"]
 
+    def between(self, expression, start, end):
+        """The least and the largest value at a second of that time, of an expression of one series."""
+        found = json.loads(self.ask("/api/v1/query_range", query=expression, start=start, end=end, step=1))["data"]["result"]
+        values = [float(value) for _, value in found[0]["values"]]
+        return min(values), max(values)
+
     def rules(self):
         return [rule for group in json.loads(self.ask("/api/v1/rules"))["data"]["groups"] for rule in group["rules"]]
 

@@ -1,7 +1,8 @@
 """The chart without a cluster: its rendered pods are started, with podman from the image or, where that cannot be,
 as this machine's programs in namespaces; each has an address and the names Kubernetes would give, its files, its
 user, a read-only root and its probes. They train, while workers and servers are killed and replaced, a node is cut
-off and comes back, the fleet is scaled and the servers are rolled; the Jobs complete. Then a release with a bad job.
+off and comes back, the fleet is scaled and the servers are rolled; the Jobs complete. Then a release with a bad job,
+and one whose claim is too small.
 
   rehearsal_test.py --programs=build-release/bin --build=build-release [--runtime=podman|namespaces]
 """
@@ -51,6 +52,16 @@ training {{ epochs: {EPOCHS} batch_size: {BATCH} workers: {WORKERS} }}
 update {{ rule: "dana_slim" momentum: 0.9 }}
 schedule {{ learning_rate: 0.01 }}
 compression {{ push: "one_bit" }}
+"""
+# Pushes of 256 KiB, which the journal keeps: a claim of SMALL is full after some fifteen.
+SMALL, LARGER = "4Mi", "512Mi"
+FILLING = """
+name: "filling" seed: 1
+model { name: "quadratic" elements: 65536 }
+data { format: "synthetic" examples: 19200 }
+training { epochs: 1 batch_size: 64 workers: 1 }
+update { rule: "asgd" }
+schedule { learning_rate: 1e-6 }
 """
 # The init container's: from the node, into its folder, without a program for it.
 FETCH = ("exec 3<>/dev/tcp/data/8000; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; "
@@ -196,6 +207,7 @@ class Rehearsal(unittest.TestCase):
         self.data = DataServer(self.network)
         self.stack.callback(self.data.close)
         self.cluster = controllers.Cluster(self.runtime, self.network, place)
+        self.stack.callback(self.cluster.close)
         self.stack.callback(self.cluster.delete_all, 0)
 
     def say(self, text):
@@ -369,6 +381,29 @@ class Rehearsal(unittest.TestCase):
         self.assertLessEqual(len(workers.over), WORKERS)
         self.assertTrue(any("training.epochs" in life.log() for life in workers.over))
         self.assertFalse(any(s.ready_at for s in servers.lives()), "servers that refuse the job never become ready")
+
+    def test_a_claim_that_is_full_ends_its_server_until_there_is_room(self):
+        self.cluster.apply(render(
+            self.folder, "servers.shards=1", f"servers.state.size={SMALL}", "workers.count=1", "workers.extraArgs=null", "data.type=none",
+            "evaluator.enabled=false", job=FILLING))
+        self.cluster.step()
+        workers, server = self.cluster.job("worker"), self.cluster.stateful_set("server").pods[0]
+        self.until(lambda: server.restarts >= 2, "its server ends, is started again and cannot begin")
+        worker = workers.running[0]
+        done = self.steps(worker)
+        self.say(f"a claim of {SMALL} is full after {done:.0f} steps: its server ended with {server.exit_status}, and is not ready")
+        self.assertEqual(server.exit_status, 1)
+        self.assertFalse(server.ready)
+        self.assertIn("No space left on device", server.log())
+        self.assertIn("start it again when the disk can be written", server.log())
+        self.assertGreater(done, 0)
+        self.assertIn("waiting for server 0", worker.log())
+        self.cluster.expand(f"state-{server.name}", LARGER)
+        took = self.until(lambda: self.applied(server) > 0, "with room it goes on")
+        self.say(f"a claim of {LARGER}: training again after {took:.1f} s, of which the kubelet's back-off is up to 10 s")
+        self.assertGreaterEqual(self.metric(server, "parameter_version"), done, "what was acknowledged is there")
+        self.until(lambda: workers.complete, "the Job completes")
+        self.assertEqual((workers.failures, worker.exit_status), ({}, 0), "the worker has waited")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@
 """
 
 import argparse
+import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,17 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import found_tools
+import real_fleet
 
+JOB = """
+name: "on_metal" seed: 1
+model { name: "quadratic" elements: 4096 }
+data { format: "synthetic" examples: 6400 }
+training { epochs: 1 batch_size: 64 workers: 1 }
+update { rule: "dana_slim" momentum: 0.9 }
+schedule { learning_rate: 0.01 }
+servers { shards: 1 }
+"""
 UNITS = found_tools.SOURCE / "deploy/systemd"
 HARDENED = ("NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes",
             "ProtectKernelModules=yes", "ProtectKernelTunables=yes", "ProtectControlGroups=yes", "RestrictSUIDSGID=yes",
@@ -96,6 +108,63 @@ class Installed(unittest.TestCase):
                 said = [l for l in done.stderr.splitlines() if "foreshard" in l]
                 self.assertEqual(said, [], unit)
                 self.assertEqual(done.returncode, 0, done.stderr)
+
+    def command(self, unit, instance, places, settings):
+        """What systemd would start: ExecStart with the installed settings, of which the commented trust is taken, and `settings`
+        goes before; files elsewhere by `places`."""
+        text = (self.root / "usr/lib/systemd/system" / unit).read_text()
+        file = re.search(r"^EnvironmentFile=/etc/foreshard/(\S+)$", text, re.M)[1]
+        lines = (self.root / "usr/share/foreshard/systemd" / file).read_text().splitlines()
+        have = dict(line.split("=", 1) for line in lines if re.match(r"FORESHARD_\w+=", line))
+        have["FORESHARD_TRUST"] = next(line for line in lines if line.startswith("# FORESHARD_TRUST=")).split("=", 1)[1]
+        have.update(settings)
+        words = []
+        for word in shlex.split(re.search(r"^ExecStart=(.*)$", text, re.M)[1]):
+            if re.fullmatch(r"\$\w+", word):
+                words += have[word[1:]].split()
+            else:
+                words.append(re.sub(r"\$\{(\w+)\}", lambda m: have[m[1]], word).replace("%i", instance).replace("%H", "host"))
+        for old, new in {"/usr/bin": self.root / "usr/bin", **places}.items():
+            words = [word.replace(old, str(new)) for word in words]
+        return words
+
+    def test_what_the_units_start_trains_with_the_installed_settings_and_certificates(self):
+        with tempfile.TemporaryDirectory(prefix="foreshard-metal-") as folder:
+            folder = pathlib.Path(folder)
+            (folder / "job.textproto").write_text(JOB)
+            made = subprocess.run([self.root / "usr/bin/foreshard-make-certificates", "--server=localhost", "--worker=gamma", folder / "trust"],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            places = {"/etc/foreshard/job.textproto": folder / "job.textproto", "/var/lib/foreshard": folder / "state"}
+            ready = folder / "ready"
+            (folder / "state").mkdir()
+            processes = []
+
+            def start(title, command):
+                with open(folder / f"{title}.log", "w") as log:
+                    processes.append(subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT))
+                return processes[-1]
+
+            try:
+                server = start("server", [*self.command(
+                    "foreshard-server@.service", "0", {**places, "/etc/foreshard/trust": folder / "trust/localhost"},
+                    {"FORESHARD_LISTEN": "localhost:0", "FORESHARD_METRICS_LISTEN": "127.0.0.1:0"}), f"--ready-file={ready}"])
+                real_fleet.wait_until(lambda: ready.exists() or server.poll() is not None, "the server is ready")
+                self.assertTrue(ready.exists(), (folder / "server.log").read_text())
+                port = json.loads(ready.read_text())["address"].rpartition(":")[2]
+                worker = start("worker", self.command(
+                    "foreshard-worker@.service", "0", {**places, "/etc/foreshard/trust": folder / "trust/gamma"},
+                    {"FORESHARD_SERVERS": f"localhost:{port}", "FORESHARD_DEVICE": "cpu"}))
+                evaluator = start("evaluator", self.command(
+                    "foreshard-evaluator.service", "", {**places, "/etc/foreshard/trust": folder / "trust/gamma"},
+                    {"FORESHARD_SERVERS": f"localhost:{port}"}))
+                self.assertEqual(worker.wait(timeout=90), 0, (folder / "worker.log").read_text())
+                self.assertEqual(evaluator.wait(timeout=90), 0, (folder / "evaluator.log").read_text())
+                server.terminate()
+                self.assertEqual(server.wait(timeout=60), 0, (folder / "server.log").read_text())
+                self.assertTrue(list((folder / "state/server-0").glob("checkpoint.*")), "its last checkpoint")
+            finally:
+                real_fleet.end(processes)
 
     def test_completion_offers_what_the_programs_have(self):
         script = self.root / "usr/share/bash-completion/completions/foreshard"

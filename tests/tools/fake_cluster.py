@@ -33,15 +33,16 @@ def passes(state):
             replace(state, mine)
         elif mine["age"] > 2:
             state["rolling"].pop()
-    for ordinal in range(2):
-        state["versions"][ordinal] += 3
+    if not ("stands-still" in state["faults"] and state["killed"]):
+        for ordinal in range(2):
+            state["versions"][ordinal] += 3
     have = {p["index"] for p in state["pods"] if p["component"] == "worker"}
     for index in range(state["count"]):
         if index not in have and not ("worker-stays-away" in state["faults"] and state["killed"] and index == 1):
             state["pods"].append(pod(state, "worker", index))
     if "job-fails" in state["faults"] and state["killed"]:
         state["job"] = "Failed"
-    elif "worker-stays-away" not in state["faults"] and state["calls"] > (25 if "ends-early" in state["faults"] else JOB_CALLS):
+    elif not {"worker-stays-away", "goes-on"} & state["faults"] and state["calls"] > (25 if "ends-early" in state["faults"] else JOB_CALLS):
         state["job"] = "Complete"
         state["pods"] = [p for p in state["pods"] if p["component"] == "server"]
         state["count"] = 0
@@ -83,11 +84,16 @@ def kubectl(state, arguments):
         state["namespaces"].append(arguments[2])
         return 0, "", ""
     if arguments[:2] == ["delete", "namespace"]:
+        if "namespace-stays" in state["faults"]:
+            return 1, "", "timed out waiting for the condition"
         state["namespaces"].remove(arguments[2])
         return 0, "", ""
     if arguments[:2] == ["get", "pods"] and "--selector" in arguments:
         wanted = component_of(arguments)
-        return 0, json.dumps({"items": [described(p) for p in state["pods"] if p["component"] == wanted]}), ""
+        items = [described(p) for p in state["pods"] if p["component"] == wanted]
+        for leaving in (described(p) for p in state["leaving"] if p["component"] == wanted):
+            items.append({**leaving, "metadata": {**leaving["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+        return 0, json.dumps({"items": items}), ""
     if arguments[:2] == ["get", "jobs"]:
         conditions = [{"type": state["job"], "status": "True", "message": "Pod ended with 2"}] if state["job"] else []
         return 0, json.dumps({"items": [{"metadata": {"name": f"{NAME}-workers-0123"}, "status": {"conditions": conditions}}]}), ""
@@ -101,16 +107,20 @@ def kubectl(state, arguments):
         if "--tls-key=/etc/foreshard/tls/tls.key" not in arguments:
             return 1, "", "UNAUTHENTICATED"
         server = next(p for p in state["pods"] if p["name"] == arguments[1])
-        workers = [{"name": p["name"], "state": "training", "pushes": p["age"]} for p in state["pods"]
+        workers = [{"name": p["name"], "state": "expired" if "not-training" in state["faults"] else "training", "pushes": p["age"]} for p in state["pods"]
                    if p["component"] == "worker" and p["age"] > 3]
         return 0, json.dumps({"servers": [{"segments": [{"version": state["versions"][server["index"]]}], "workers": workers}]}), ""
     if arguments[:2] == ["delete", "pod"]:
-        state["killed"] = True
-        replace(state, next(p for p in state["pods"] if p["name"] == arguments[2]))
+        mine = next(p for p in state["pods"] if p["name"] == arguments[2])
+        if f'{mine["component"]}-lives-on' not in state["faults"]:
+            state["killed"] = True
+            replace(state, mine)
+            if "node-gone" in state["faults"]:
+                state["leaving"].append(mine)
         return 0, "", ""
     if arguments[:2] == ["rollout", "restart"]:
         state["old"] = [p["uid"] for p in state["pods"] if p["component"] == "server"]
-        state["rolling"] = [0, 1]
+        state["rolling"] = [] if "not-rolled" in state["faults"] else [0, 1]
         return 0, "", ""
     if arguments[:2] == ["delete", "persistentvolumeclaims"]:
         state["claims"] = 0
@@ -128,6 +138,8 @@ def helm(state, arguments):
         state["count"] = int(next(a for a in arguments if a.startswith("workers.count=")).partition("=")[2])
         state["pods"] = [pod(state, "server", 0), pod(state, "server", 1)]
         return 0, "", ""
+    if arguments[0] == "upgrade" and "not-scaled" in state["faults"]:
+        return 0, "", ""
     if arguments[0] == "upgrade":
         state["count"] = int(next(a for a in arguments if a.startswith("workers.count=")).partition("=")[2])
         return 0, "", ""
@@ -140,7 +152,7 @@ def helm(state, arguments):
 class FakeCluster:
     def __init__(self, faults=()):
         self.state = {"installed": False, "namespaces": ["default"], "pods": [], "versions": [5, 5], "made": 0, "calls": 0, "count": 0,
-                      "killed": False, "rolling": [], "old": [], "claims": 0, "job": "", "faults": set(faults)}
+                      "killed": False, "leaving": [], "rolling": [], "old": [], "claims": 0, "job": "", "faults": set(faults)}
 
     def call(self, command):
         passes(self.state)

@@ -72,6 +72,35 @@ class KubernetesE2e(unittest.TestCase):
                 self.assertNotIn("All of it held", done.stdout)
                 self.assertEqual(self.cluster["namespaces"], ["default"], "the namespace is deleted all the same")
 
+    def test_what_does_not_happen_is_missed(self):
+        for fault, said in {
+                "not-training": "workers train: not within 1 s",
+                "worker-lives-on": "a killed worker is replaced: not within 1 s",
+                "server-lives-on": "a killed server is replaced: not within 1 s",
+                "stands-still": "a replaced server applies updates: not within 1 s",
+                "not-scaled": "more workers train: not within 1 s",
+                "not-rolled": "the servers are rolled: not within 1 s"}.items():
+            with self.subTest(fault):
+                done = self.run_it("--wait-seconds=1", faults={fault, "goes-on"})
+                self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+                self.assertIn(said, done.stderr)
+                self.assertEqual(self.cluster["namespaces"], ["default"])
+
+    def test_pods_that_a_lost_node_never_lets_go_do_not_count(self):
+        done = self.run_it(faults={"node-gone"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_job_that_never_ends(self):
+        done = self.run_it("--complete-seconds=1", faults={"goes-on"})
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("the Jobs complete: not within 1 s", done.stderr)
+
+    def test_a_namespace_that_cannot_be_deleted_is_named(self):
+        done = self.run_it(faults={"namespace-stays"})
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("remove the namespace e2e by hand", done.stderr)
+        self.assertNotIn("All of it held", done.stdout)
+
     def test_no_cluster(self):
         done = self.run_it(faults={"no-cluster"})
         self.assertEqual(done.returncode, 2)

@@ -27,7 +27,8 @@ TEST(ServerMetrics, HasEverySeriesFromTheStart) {
         "foreshard_push_uncompressed_bytes_total", "foreshard_pull_bytes_total",
         "foreshard_apply_duration_seconds_count", "foreshard_request_duration_seconds_count",
         "foreshard_parameter_version", "foreshard_learning_rate", "foreshard_epoch",
-        "foreshard_workers", "foreshard_round_duration_seconds_count", "foreshard_build_info"}) {
+        "foreshard_workers", "foreshard_round_duration_seconds_count", "foreshard_build_info", "foreshard_shards",
+        "foreshard_refusals_total"}) {
     EXPECT_THAT(text, HasSubstr(name));
   }
   for (const char* result : {"applied", "duplicate", "stale", "rejected", "skipped"}) {
@@ -43,7 +44,7 @@ TEST(WorkerMetrics, HasEverySeriesFromTheStart) {
        {"phase=\"pull\"", "phase=\"compute\"", "phase=\"encode\"", "phase=\"push\"",
         "phase=\"wait\"", "foreshard_examples_total", "foreshard_steps_total", "foreshard_loss",
         "foreshard_gradient_norm", "foreshard_error_feedback_ratio", "foreshard_worker_info",
-        "foreshard_eval_accuracy", "foreshard_eval_loss"}) {
+        "foreshard_eval_accuracy", "foreshard_eval_loss", "foreshard_shards"}) {
     EXPECT_THAT(text, HasSubstr(name));
   }
 }

@@ -4,9 +4,11 @@ names that stay; a Job has its indexes done, under its podFailurePolicy.
     cluster = Cluster(runtime, network, folder)
     cluster.apply(objects)                       # again: changes what is there
     cluster.run(until=lambda: cluster.job("worker").complete, seconds=60)
+    cluster.expand("state-demo-server-0", "1Gi")  # a claim
 """
 
 import random
+import subprocess
 import time
 
 from . import kubelet, pods
@@ -15,6 +17,8 @@ _STEP_SECONDS = 0.05
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # A Job's back-off after a failure that counts; ignored ones are made good at once.
 _BACK_OFF_SECONDS = 10
+# Smaller claims are disks of just that size; larger ones a folder of this machine's.
+_LEAST_SHARED_BYTES = 1 << 30
 
 
 class NotInTime(Exception):
@@ -28,6 +32,23 @@ class Cluster:
         self.folder = folder
         self._controllers = {}
         self._pods = 0
+        self._disks = {}
+
+    def close(self):
+        for place in self._disks.values():
+            subprocess.run(["umount", "--lazy", place], check=True)
+
+    def claim(self, name, size):
+        place = self.folder / f"claim-{name}"
+        place.mkdir(exist_ok=True)
+        if name not in self._disks and pods.size_bytes(size) < _LEAST_SHARED_BYTES:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={pods.size_bytes(size)}", "tmpfs", place], check=True)
+            self._disks[name] = place
+        return place
+
+    def expand(self, claim, size):
+        """As a storage class does that allows it, while the pod is there."""
+        subprocess.run(["mount", "-o", f"remount,size={pods.size_bytes(size)}", self._disks[claim]], check=True)
 
     def apply(self, objects):
         for thing in objects:
@@ -122,9 +143,8 @@ class StatefulSet(_Controller):
                 name = f"{self.name}-{ordinal}"
                 claims = {}
                 for claim in self._spec.get("volumeClaimTemplates", []):
-                    place = self._cluster.folder / f"claim-{claim['metadata']['name']}-{name}"
-                    place.mkdir(exist_ok=True)
-                    claims[claim["metadata"]["name"]] = place
+                    kind = claim["metadata"]["name"]
+                    claims[kind] = self._cluster.claim(f"{kind}-{name}", claim["spec"]["resources"]["requests"]["storage"])
                 life = self.pods[ordinal] = self._cluster.make(name, self._spec["template"], self._objects, claims)
                 # Also while it is not ready (publishNotReadyAddresses, which the chart's lint asks for).
                 self._cluster.network.names.set(self._dns(name), life.pod.address.address)
