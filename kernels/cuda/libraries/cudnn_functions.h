@@ -13,6 +13,7 @@ namespace foreshard::kernels::cuda {
 #define FORESHARD_CUDNN_FUNCTIONS(X)           \
   X(cudnnGetVersion)                           \
   X(cudnnGetErrorString)                       \
+  X(cudnnGetLastErrorString)                   \
   X(cudnnCreate)                               \
   X(cudnnDestroy)                              \
   X(cudnnSetStream)                            \

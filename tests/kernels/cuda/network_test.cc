@@ -171,6 +171,7 @@ TEST_F(CudaNetworkTest, GradientsAreTheReferences) {
       const LossSum loss = machine.Train(c, c.Batch());
       EXPECT_NEAR(loss.loss, reference.loss, 1e-4 * reference.loss) << step;
       EXPECT_EQ(loss.correct, reference.correct);
+      EXPECT_EQ(loss.count, kBatch);
       EXPECT_LT(Distance(machine.gradient, gradient), 2e-4) << step;
       EXPECT_LT(Distance(machine.statistics, reference.statistics), 1e-4) << step;
     }
@@ -206,6 +207,7 @@ TEST_F(CudaNetworkTest, EvaluatesWithRunningStatistics) {
     ASSERT_TRUE(loss.ok()) << loss.status();
     EXPECT_NEAR(loss->loss, reference.loss, 1e-4 * reference.loss);
     EXPECT_EQ(loss->correct, reference.correct);
+    EXPECT_EQ(loss->count, kBatch);
     std::vector<float> statistics(training.statistics.size());
     ASSERT_EQ(machine.network().Statistics(c.Batch(), machine.memory().vector(),
                                            machine.memory().statistics()),
@@ -237,6 +239,20 @@ TEST_F(CudaNetworkTest, TheSameBitsWhateverRanBefore) {
   ASSERT_TRUE(machine.network().Evaluate(c.Batch(3), machine.memory().vector()).ok());
   machine.Train(c, c.Batch());
   EXPECT_EQ(Bits(machine.gradient), first);
+}
+
+TEST_F(CudaNetworkTest, ABadBatchLeavesNoTrace) {
+  const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4}, BatchNorm{}, Relu{}, Dense{.units = 3}});
+  Case bad = c;
+  bad.inputs[0] = INFINITY;
+  Machine machine(c.spec);
+  machine.Train(c, c.Batch());
+  const std::vector<uint32_t> gradient = Bits(machine.gradient), statistics = Bits(machine.statistics);
+  machine.Train(bad, bad.Batch());
+  EXPECT_FALSE(std::isfinite(machine.statistics[0]));
+  machine.Train(c, c.Batch());
+  EXPECT_EQ(Bits(machine.statistics), statistics);
+  EXPECT_EQ(Bits(machine.gradient), gradient);
 }
 
 TEST_F(CudaNetworkTest, AVarianceOfOneValueIsZero) {

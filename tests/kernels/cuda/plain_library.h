@@ -67,9 +67,11 @@ class PlainLibrary final : public LayerLibrary {
         for (uint64_t i = 0; i < n; ++i) mean += Load(x, i * s.channels + c) / double(n);
         for (uint64_t i = 0; i < n; ++i) squares += std::pow(Load(x, i * s.channels + c) - mean, 2);
         const double inverse = 1 / std::sqrt(squares / double(n) + s.epsilon);
-        norm.mean[c] = norm.saved_mean[c] = float(mean);
-        // As cuDNN might: no number where there is one value.
-        norm.variance[c] = float(squares / double(n - 1));
+        norm.saved_mean[c] = float(mean);
+        // As cuDNN says that it does with a factor of 1: what was there is multiplied by 0.
+        norm.mean[c] = 0 * norm.mean[c] + float(mean);
+        // And might: no number where there is one value.
+        norm.variance[c] = 0 * norm.variance[c] + float(squares / double(n - 1));
         norm.saved_inverse[c] = float(inverse);
         for (uint64_t i = 0; i < n; ++i) {
           const double z = (Load(x, i * s.channels + c) - mean) * inverse;

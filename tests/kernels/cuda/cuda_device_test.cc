@@ -1,0 +1,25 @@
+// The device cuda:n, as far as it needs no GPU.
+#if !defined(FORESHARD_CUDA_EMULATION)
+#include "kernels/cuda/libraries/cuda_device.h"
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+
+namespace foreshard::kernels::cuda {
+namespace {
+
+TEST(CudaDeviceTest, OldCardsComputeInFp32) {
+  for (const Precision asked : {Precision::kFp32, Precision::kTf32, Precision::kBf16}) {
+    EXPECT_EQ(PrecisionOn(8, asked).value(), asked);
+    EXPECT_EQ(PrecisionOn(12, asked).value(), asked);
+  }
+  EXPECT_EQ(PrecisionOn(7, Precision::kTf32).value(), Precision::kFp32);
+  EXPECT_EQ(PrecisionOn(7, Precision::kFp32).value(), Precision::kFp32);
+  const absl::Status refused = PrecisionOn(7, Precision::kBf16).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "8.0")) << refused;
+}
+
+}  // namespace
+}  // namespace foreshard::kernels::cuda
+#endif
