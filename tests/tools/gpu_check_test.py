@@ -139,6 +139,11 @@ class GpuCheckTest(unittest.TestCase):
         with open(os.path.join(self.folder, "table.md"), encoding="utf-8") as file:
             self.assertIn("no GPU", file.read())
 
+    def test_a_gpu_that_does_not_work_is_no_success(self):
+        self.assertEqual(self.run_it(Fake(), ["COMPLETED", "SKIPPED"], ["--only", "tests"]), main.EXIT_FAILED)
+        self.assertIn("tests: failed: 1 tests skipped: no GPU to test on: there is none", self.text())
+        self.assertRegex(self.text(), r"tests +1 passed, 1 skipped .*missed")
+
     def test_figures_are_set_beside_their_goals(self):
         status = self.run_it(Fake(), arguments=["--only", "build", "--only", "tests", "--only", "kernels"])
         self.assertEqual(status, main.EXIT_DONE)

@@ -289,10 +289,11 @@ class Check:
         if failed or ended:
             names = ", ".join(data["failed"][:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
             raise Failed(f"{len(failed)} tests failed: {names}" if failed else ended, data)
+        why = next((line.strip() for o in skipped for line in o.words if "no GPU to test on" in line), None)
+        if why is not None and self.machine.gpu is not None:  # it is there, and does not work
+            raise Failed(f"{len(skipped)} tests skipped: {why}", data)
         if data["passed"] == 0 or (self.machine.gpu is None and skipped):
-            why = next((line.strip() for o in skipped for line in o.words if "no GPU to test on" in line),
-                       self.machine.no_gpu or "no reason was said")
-            raise Impossible(f"{len(skipped)} tests skipped: {why}")
+            raise Impossible(f"{len(skipped)} tests skipped: {why or self.machine.no_gpu or 'no reason was said'}")
         return data
 
     def sanitizer(self, tool, seconds):

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/probe.h"
 
 namespace foreshard::kernels::cuda {
 namespace {
@@ -18,6 +19,18 @@ TEST(CudaDeviceTest, OldCardsComputeInFp32) {
   const absl::Status refused = PrecisionOn(7, Precision::kBf16).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(refused.message(), "8.0")) << refused;
+}
+
+TEST(CudaDeviceTest, ANumberBeyondTheGpusIsABadArgument) {
+  CudaProbe probe;
+  probe.error = "no NVIDIA driver is loaded";
+  EXPECT_EQ(CheckGpu(probe, 0), absl::UnavailableError(probe.error));
+  EXPECT_EQ(CheckGpu(probe, 7), absl::UnavailableError(probe.error));
+  probe = {.gpus = {{.name = "one"}, {.name = "another"}}};
+  EXPECT_EQ(CheckGpu(probe, 1), absl::OkStatus());
+  const absl::Status beyond = CheckGpu(probe, 2);
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(beyond.message(), "no cuda:2, the driver shows 2 GPUs")) << beyond;
 }
 
 }  // namespace

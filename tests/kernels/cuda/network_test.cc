@@ -325,6 +325,31 @@ TEST_F(CudaNetworkTest, OutOfMemorySaysWhatToLower) {
   }
 }
 
+TEST_F(CudaNetworkTest, GoesOnAfterItRanOutOfMemory) {
+  const Stream stream = Stream::Make().value();
+  const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4}, Relu{}, Dense{.units = 3}});
+  PlainLibrary library(Storage::kFp32);
+  const auto memory = CudaStepMemory::Make(stream.native(), c.spec.trainable_elements, c.spec.elements).value();
+  const auto network = CudaNetwork::Create(&library, stream.native(), c.spec).value();
+  ASSERT_EQ(memory->Upload(c.vector.data(), 0, c.spec.elements), absl::OkStatus());
+  const auto train = [&](uint64_t examples) {
+    return network->Train(c.Batch(examples), memory->vector(), Open, {.gradient = memory->gradient()});
+  };
+  const auto first = train(kBatch);
+  ASSERT_TRUE(first.ok()) << first.status();
+  // A smaller batch may want more: cuDNN takes another algorithm for it.
+  library.SetWorkspace(uint64_t{1} << 30);
+  const absl::Status too_much = train(2).status();
+  EXPECT_EQ(too_much.code(), absl::StatusCode::kResourceExhausted) << too_much;
+  EXPECT_TRUE(IsDeviceFailure(too_much));
+  library.SetWorkspace(1024);
+  for (int step = 0; step < 3; ++step) {
+    const auto again = train(kBatch);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->loss, first->loss);
+  }
+}
+
 TEST_F(CudaNetworkTest, WhatTheLibraryCannotDoIsSaidWithTheLayer) {
   const Stream stream = Stream::Make().value();
   const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4}, Relu{}, Dense{.units = 3}});

@@ -23,11 +23,13 @@ class PlainLibrary final : public LayerLibrary {
   Storage storage() const override { return storage_; }
   // The pass that there is no algorithm for.
   void Refuse(ConvolutionPass pass) { refused_ = static_cast<int>(pass); }
+  // Of every convolution that is asked about from now on.
+  void SetWorkspace(uint64_t bytes) { workspace_bytes_ = bytes; }
 
   absl::StatusOr<uint64_t> ConvolutionWorkspace(ConvolutionPass pass,
                                                 const ConvolutionShape& shape) override {
     if (static_cast<int>(pass) == refused_) return absl::InternalError("no algorithm: " + shape.Text());
-    return 1024;
+    return workspace_bytes_;
   }
   absl::Status ConvolutionForward(const ConvolutionShape& s, const void* x, const void* w, void* y,
                                   const Workspace& workspace, NativeStream stream) override {
@@ -266,6 +268,7 @@ class PlainLibrary final : public LayerLibrary {
   const Storage storage_;
   const std::string description_ = "plain loops";
   int refused_ = -1;
+  uint64_t workspace_bytes_ = 1024;
 };
 
 }  // namespace foreshard::kernels::cuda
