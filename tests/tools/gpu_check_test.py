@@ -198,6 +198,22 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("CUDA error 700", data["said"]["All/S.T3/3"])
         self.assertRegex(self.text(), r"tests +3 passed .*missed")
 
+    def test_what_pytorch_lacks_is_said(self):
+        for torch, words in (({"version": "1.13", "sees_gpu": True, "compiles": False}, "has no torch.compile"),
+                             ({"version": "2.0", "sees_gpu": False, "compiles": True}, "sees no GPU")):
+            self.said.clear()
+            self.assertEqual(self.run_it(Fake(torch=torch), arguments=["--again", "--only", "pytorch/resnet20/compile"]),
+                             main.EXIT_DONE)
+            self.assertIn(f"pytorch/resnet20/compile: not possible: PyTorch {torch['version']} {words}", self.text())
+
+    def test_without_a_compiler_nothing_is_built(self):
+        fake = Fake()
+        fake.missing = lambda: "there is no nvcc on this machine"
+        with mock.patch.object(main, "Machine", lambda python: fake):
+            self.assertEqual(main.main(["--results", self.folder]), main.EXIT_FAILED)
+        self.assertIn("build: failed: there is no nvcc on this machine", self.text())
+        self.assertEqual(list(self.records()), ["build"])
+
     def test_one_precision_that_fails_leaves_the_other(self):
         check = parts.Check(ROOT, Fake(), results.Results(self.folder, {"tree": "t"}), None, 1)
         check.results.write("build", results.DONE, 1, {"layers": True})
