@@ -39,7 +39,7 @@ absl::Status CudnnStatus(const CudnnFunctions& cudnn, cudnnStatus_t status,
     case CUDNN_STATUS_NOT_INITIALIZED: return DeviceFailure(absl::UnavailableError(text));
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
       return DeviceFailure(absl::ResourceExhaustedError(text));
-    default: return absl::InternalError(text);
+    default: return LibraryFailure(text);
   }
 }
 

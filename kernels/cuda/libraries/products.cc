@@ -30,7 +30,7 @@ absl::Status Products::Done(cublasStatus_t status, const Call& call) const {
   switch (status) {
     case CUBLAS_STATUS_ALLOC_FAILED: return DeviceFailure(absl::ResourceExhaustedError(text));
     case CUBLAS_STATUS_NOT_INITIALIZED: return DeviceFailure(absl::UnavailableError(text));
-    default: return absl::InternalError(text);
+    default: return LibraryFailure(text);
   }
 }
 

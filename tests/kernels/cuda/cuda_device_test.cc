@@ -4,7 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/libraries/cudnn_functions.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/device_failure.h"
 
 namespace foreshard::kernels::cuda {
 namespace {
@@ -19,6 +21,14 @@ TEST(CudaDeviceTest, OldCardsComputeInFp32) {
   const absl::Status refused = PrecisionOn(7, Precision::kBf16).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(refused.message(), "8.0")) << refused;
+}
+
+TEST(CudaDeviceTest, ALibrarysFailureIsTheDevicesWhereThatIsLost) {
+  const absl::Status failed = LibraryFailure("a convolution: it failed");
+  EXPECT_TRUE(absl::StartsWith(failed.message(), "a convolution: it failed")) << failed;
+  const bool there = !ProbeCuda().gpus.empty();
+  EXPECT_EQ(failed.code(), there ? absl::StatusCode::kInternal : absl::StatusCode::kUnavailable) << failed;
+  EXPECT_EQ(IsDeviceFailure(failed), !there);
 }
 
 TEST(CudaDeviceTest, ANumberBeyondTheGpusIsABadArgument) {
