@@ -128,7 +128,7 @@ class Check:
         self.environment = dict(os.environ, LD_LIBRARY_PATH=machine.library_path())
 
     def parts(self):
-        parts = [Part("build", self.build, 0, 560), Part("tests", self.tests, 0, 300),
+        parts = [Part("build", self.build, 0, 3600), Part("tests", self.tests, 0, 300),
                  Part("kernels", self.kernels, 10, 120)]
         for model in MODELS:
             parts.append(Part(f"models/{model}", lambda s, m=model: self.model(m, s), 10, 90))
