@@ -20,13 +20,7 @@ namespace {
 absl::StatusOr<std::unique_ptr<Device>> TryGpu(int number, const DeviceOptions& options) {
 #ifdef FORESHARD_WITH_CUDA
   const CudaProbe probe = ProbeCuda();
-  if (probe.gpus.empty()) return absl::UnavailableError(probe.error);
-  if (static_cast<size_t>(number) >= probe.gpus.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no cuda:", number, ", the driver shows ",
-                                                   probe.gpus.size(), " GPU",
-                                                   probe.gpus.size() == 1 ? "" : "s",
-                                                   " (counted from 0)"));
-  }
+  if (const absl::Status there = CheckGpu(probe, number); !there.ok()) return there;
 #ifdef FORESHARD_WITH_CUDNN
   return cuda::MakeCudaDevice(number, options, "");
 #else

@@ -18,15 +18,29 @@ inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
                                         static_cast<int>(error), ")");
   switch (error) {
     case cudaErrorMemoryAllocation: return DeviceFailure(absl::ResourceExhaustedError(text));
+    // There is none that this program can use: the driver, or what was compiled.
     case cudaErrorNoDevice:
-    case cudaErrorInsufficientDriver:
-    case cudaErrorInitializationError:
     case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorInitializationError:
+    case cudaErrorStartupFailure:
+    case cudaErrorDeviceUninitialized:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
     case cudaErrorDevicesUnavailable:
     case cudaErrorSystemNotReady:
+    // It was there.
+    case cudaErrorContextIsDestroyed:
     case cudaErrorECCUncorrectable:
+#if CUDART_VERSION >= 13000
+    case cudaErrorContained:
+#endif
     case cudaErrorHardwareStackError:
     case cudaErrorNvlinkUncorrectable:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
     case cudaErrorUnknown: return DeviceFailure(absl::UnavailableError(text));
     default: return absl::InternalError(text);
   }

@@ -172,7 +172,10 @@ absl::Status Event::MakeWait(NativeStream stream) const {
 
 absl::StatusOr<bool> Event::Happened() const {
   const cudaError_t error = cudaEventQuery(event_);
-  if (error == cudaErrorNotReady) return false;
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // else the next launch would take it for its own
+    return false;
+  }
   const absl::Status status = CudaStatus(error, "asking for an event");
   if (!status.ok()) return status;
   return true;

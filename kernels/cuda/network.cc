@@ -112,6 +112,8 @@ absl::Status CudaNetwork::GrowArena(uint64_t bytes) {
   arena_ = Memory();  // before the larger one is made: both at once may not fit
   auto arena = Memory::Allocate(MemoryKind::kDevice, bytes);
   if (!arena.ok()) {
+    // None of them has a place now: the next step plans anew, and asks for memory again.
+    modes_.clear();
     return DeviceFailure(absl::Status(
         arena.status().code(),
         absl::StrCat("a step of up to ", spec_.batch_size,
@@ -217,7 +219,7 @@ absl::StatusOr<LossSum> CudaNetwork::ReadLoss(const Mode& mode) {
                  sizeof scalars, stream_);
   if (status.ok()) status = WaitFor(stream_);
   if (!status.ok()) return status;
-  return LossSum{scalars.loss, scalars.correct};
+  return LossSum{.loss = scalars.loss, .correct = scalars.correct, .count = mode.examples};
 }
 
 absl::StatusOr<LossSum> CudaNetwork::Train(const BatchView& batch, const float* vector, Gate gate,

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace foreshard::kernels {
 
 struct CudaGpu {
@@ -26,6 +29,16 @@ struct CudaProbe {
 
 // Never fails, creates no context, changes no setting. Thread-safe.
 CudaProbe ProbeCuda();
+
+// Whether there is a GPU of this number, 0 or more: UNAVAILABLE where there is none at all,
+// INVALID_ARGUMENT beyond those that are there.
+inline absl::Status CheckGpu(const CudaProbe& probe, int number) {
+  const size_t gpus = probe.gpus.size();
+  if (gpus == 0) return absl::UnavailableError(probe.error);
+  if (static_cast<size_t>(number) < gpus) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("there is no cuda:", number, ", the driver shows ", gpus, " GPU",
+                                                 gpus == 1 ? "" : "s", " (counted from 0)"));
+}
 
 // "13.0" from 13000.
 std::string CudaVersionText(int version);

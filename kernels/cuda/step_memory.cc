@@ -44,6 +44,7 @@ absl::StatusOr<std::unique_ptr<CudaStepMemory>> CudaStepMemory::Make(NativeStrea
 }
 
 absl::Status CudaStepMemory::Upload(const float* vector, uint64_t begin, uint64_t elements) {
+  if (const absl::Status used = UseDevice(device_); !used.ok()) return used;
   if (vector != pinned_vector_) {
     // Where the system does not allow it the copies below are slower, and right.
     if (const absl::Status waited = copying_.Synchronize(); !waited.ok()) return waited;
@@ -58,6 +59,7 @@ absl::Status CudaStepMemory::Upload(const float* vector, uint64_t begin, uint64_
 }
 
 absl::Status CudaStepMemory::Download(float* gradient, float* statistics) {
+  if (const absl::Status used = UseDevice(device_); !used.ok()) return used;
   const uint64_t statistic_elements = elements_ - trainable_elements_;
   absl::Status status;
   if (gradient != nullptr) {

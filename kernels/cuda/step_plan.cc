@@ -77,6 +77,7 @@ class Builder {
     workspace_bytes_ = library_.DenseWorkspace();
     if (const absl::Status sized = SizeWorkspace(); !sized.ok()) return sized;
     workspace_ = arena_.Take(workspace_bytes_);
+    if (training_) TakeNormResults();
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (wiring_.output(i) == i + 1) i = Forward(i);
     }
@@ -94,7 +95,8 @@ class Builder {
   struct LayerState {
     Weight weight, bias;
     std::vector<Held> copies;  // of weight and bias, until backward is done
-    Held norm_memory;          // mean, variance, saved mean, saved inverse: a run of channels each
+    Region norm_results;       // mean, variance: a run of channels each
+    Held norm_memory;          // saved mean, saved inverse: the same
   };
 
   void Add(StepPlan::Operation operation) { operations_->push_back(std::move(operation)); }
@@ -269,15 +271,31 @@ class Builder {
     return {examples_, in.height * in.width, in.channels, layer.epsilon};
   }
 
-  // The four runs of a batch norm's own memory.
-  static NormTraining NormAt(const Bindings& b, const BatchNorm& layer, const Region& memory,
-                             uint64_t run) {
-    float* const first = At<float>(b, memory);
-    return {b.vector + layer.weight, b.vector + layer.bias, first,
-            first + run,             first + 2 * run,       first + 3 * run};
+  static NormTraining NormAt(const Bindings& b, const BatchNorm& layer, const Region& results,
+                             const Region& memory, uint64_t run) {
+    float* const mean = At<float>(b, results);
+    float* const saved = At<float>(b, memory);
+    return {b.vector + layer.weight, b.vector + layer.bias, mean, mean + run, saved, saved + run};
   }
   static uint64_t NormRun(uint32_t channels) {
     return (channels + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  }
+
+  // Of all batch norms, side by side, zeroed before forward: cuDNN's mean is the new one plus 0
+  // times what lies there, and what is no number would stay.
+  void TakeNormResults() {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      if (!std::holds_alternative<BatchNorm>(spec_.layers[i])) continue;
+      layers_[i].norm_results = {bytes, 2 * NormRun(shapes_[i].channels) * sizeof(float)};
+      bytes += layers_[i].norm_results.bytes;
+    }
+    if (bytes == 0) return;
+    const Region all = arena_.Take(bytes);
+    for (LayerState& layer : layers_) layer.norm_results.offset += all.offset;
+    Add([all](const Bindings& b, NativeStream stream) {
+      return FillZero(At(b, all), all.bytes, stream);
+    });
   }
 
   void ForwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& y) {
@@ -293,17 +311,18 @@ class Builder {
       return;
     }
     const uint64_t run = NormRun(shape.channels);
-    layers_[i].norm_memory = TakeBytes(4 * run * sizeof(float));
+    layers_[i].norm_memory = TakeBytes(2 * run * sizeof(float));
+    const Region results = layers_[i].norm_results;
     const Region memory = *layers_[i].norm_memory;
-    Add([layer, shape, run, memory, library = &library_, x, y](const Bindings& b,
-                                                               NativeStream stream) {
-      return library->NormForwardTraining(shape, At(b, x), NormAt(b, layer, memory, run), At(b, y),
-                                          stream);
+    Add([layer, shape, run, results, memory, library = &library_, x, y](const Bindings& b,
+                                                                        NativeStream stream) {
+      return library->NormForwardTraining(shape, At(b, x), NormAt(b, layer, results, memory, run),
+                                          At(b, y), stream);
     });
-    plan_.statistics.push_back([layer, shape, run, memory, scalars = plan_.scalars,
+    plan_.statistics.push_back([layer, shape, run, results, memory, scalars = plan_.scalars,
                                 begin = spec_.trainable_elements](const Bindings& b,
                                                                   NativeStream stream) {
-      const NormTraining norm = NormAt(b, layer, memory, run);
+      const NormTraining norm = NormAt(b, layer, results, memory, run);
       return WriteStatistics({.channels = shape.channels,
                               .values = uint64_t{shape.examples} * shape.positions,
                               .mean = norm.mean,
@@ -500,12 +519,12 @@ class Builder {
     const NormShape shape = ShapeOf(layer, i);
     // The library makes the input's gradient along with the others.
     const Held unwanted = dx == nullptr ? Take(Elements(InputShape(i))) : nullptr;
-    Add([layer, shape, x, dy, run = NormRun(shape.channels), memory = *layers_[i].norm_memory,
-         to = dx == nullptr ? *unwanted : *dx, library = &library_](const Bindings& b,
-                                                                   NativeStream stream) {
-      return library->NormBackward(shape, At(b, x), At(b, dy), NormAt(b, layer, memory, run),
-                                   b.accumulate, At(b, to), b.gradient + layer.weight,
-                                   b.gradient + layer.bias, stream);
+    Add([layer, shape, x, dy, run = NormRun(shape.channels), results = layers_[i].norm_results,
+         memory = *layers_[i].norm_memory, to = dx == nullptr ? *unwanted : *dx,
+         library = &library_](const Bindings& b, NativeStream stream) {
+      return library->NormBackward(shape, At(b, x), At(b, dy),
+                                   NormAt(b, layer, results, memory, run), b.accumulate, At(b, to),
+                                   b.gradient + layer.weight, b.gradient + layer.bias, stream);
     });
   }
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/job_spec.h"
 #include "gmock/gmock.h"
+#include "kernels/device.h"
 #include "tests/end_to_end/job_folder.h"
 #include "tools/files.h"
 
@@ -48,9 +49,9 @@ class CifarRunTest : public EndToEndTest {
     ASSERT_TRUE(job.ok()) << job.status();
     ASSERT_TRUE(WriteFileAtomically(Path("job.textproto"), PrintJobSpec(*job)).ok());
   }
-  Ended Run() {
+  Ended Run(const std::string& device = "cpu") {
     return RunForeshard({"run", "--job", Path("job.textproto"), "--results", Path("results"),
-                         "--device", "cpu"});
+                         "--device", device});
   }
 };
 
@@ -71,6 +72,14 @@ TEST_F(CifarRunTest, ADamagedFileEndsItWithTwoAndItsName) {
   const Ended ended = Run();
   EXPECT_EQ(ended.status, 2) << ended.output;
   EXPECT_THAT(ended.output, HasSubstr("b.bin: has 9220 bytes"));
+}
+
+TEST_F(CifarRunTest, ADeviceThatIsNotThereEndsItWithThree) {
+  if (kernels::MakeDevice("cuda").ok()) GTEST_SKIP() << "there is a GPU";
+  const Ended ended = Run("cuda:1");
+  EXPECT_EQ(ended.status, 3) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("device 'cuda:1' cannot be used: "));
+  EXPECT_THAT(ended.output, HasSubstr("--device=cpu"));
 }
 
 }  // namespace

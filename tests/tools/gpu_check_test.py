@@ -3,6 +3,7 @@ programs are stand-ins, but for the bundle's, which is made of this machine's li
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,16 +37,38 @@ else:
                       "shape": [4, 4, 3], "classes": 10, "layers": []}))
 """
 
-# A report as GoogleTest's.
+# Says what GoogleTest says. DIES ends the program; LOST fails, and so does what comes after it.
 TESTS = """#!/usr/bin/env python3
-import json, os, sys
+import os, sys
 wanted = %r
-print("no GPU to test on: there is none")
-report = next(a.split(":", 1)[1] for a in sys.argv if a.startswith("--gtest_output"))
-suite = [{"name": f"T{i}", "result": r if r == "SKIPPED" else "COMPLETED",
-          **({"failures": [{"failure": "x"}]} if r == "FAILED" else {})} for i, r in enumerate(wanted)]
-json.dump({"testsuites": [{"name": "S", "testsuite": suite}]}, open(report, "w"))
-sys.exit("FAILED" in wanted)
+names = [f"All/S.T{i}/{i}" for i in range(len(wanted))]
+if "--gtest_list_tests" in sys.argv:
+    print("All/S.")
+    for name in names:
+        print("  " + name[len("All/S."):] + "  # GetParam() = 1")
+    sys.exit(0)
+chosen = next((a.split("=", 1)[1].split(":") for a in sys.argv if a.startswith("--gtest_filter")), names)
+lost = failed = False
+for name, state in zip(names, wanted):
+    if name not in chosen:
+        continue
+    print("[ RUN      ] " + name, flush=True)
+    if state == "DIES":
+        os.abort()
+    lost = lost or state == "LOST"
+    if lost:
+        print("x.cc:1: Failure: INTERNAL: waiting for a stream: CUDA error 700")
+    if state == "FAILED":
+        print("x.cc:2: Failure: 1 is not 2")
+    if state == "SKIPPED":
+        print("x.h:3: Skipped\\nno GPU to test on: there is none")
+    bad = lost or state == "FAILED"
+    failed = failed or bad
+    print("[  FAILED  ] %%s, where GetParam() = 1 (3 ms)" %% name if bad else
+          "[  SKIPPED ] %%s (0 ms)" %% name if state == "SKIPPED" else "[       OK ] %%s (0 ms)" %% name)
+print("[==========] tests ran.")
+print("[  FAILED  ] All/S.T0/0")
+sys.exit(failed)
 """
 
 
@@ -66,6 +89,9 @@ class Fake:
 
     def missing(self):
         return None
+
+    def architecture(self):
+        return "90"
 
     def library_path(self):
         return ""
@@ -113,6 +139,11 @@ class GpuCheckTest(unittest.TestCase):
         with open(os.path.join(self.folder, "table.md"), encoding="utf-8") as file:
             self.assertIn("no GPU", file.read())
 
+    def test_a_gpu_that_does_not_work_is_no_success(self):
+        self.assertEqual(self.run_it(Fake(), ["COMPLETED", "SKIPPED"], ["--only", "tests"]), main.EXIT_FAILED)
+        self.assertIn("tests: failed: 1 tests skipped: no GPU to test on: there is none", self.text())
+        self.assertRegex(self.text(), r"tests +1 passed, 1 skipped .*missed")
+
     def test_figures_are_set_beside_their_goals(self):
         status = self.run_it(Fake(), arguments=["--only", "build", "--only", "tests", "--only", "kernels"])
         self.assertEqual(status, main.EXIT_DONE)
@@ -152,7 +183,87 @@ class GpuCheckTest(unittest.TestCase):
     def test_failing_tests_are_named(self):
         self.assertEqual(self.run_it(Fake(), ["COMPLETED", "FAILED"], ["--only", "tests", "--only", "build"]),
                          main.EXIT_FAILED)
-        self.assertIn("tests: failed: 1 tests failed: S.T1", self.text())
+        self.assertIn("tests: failed: 1 tests failed: All/S.T1/1", self.text())
+        data = self.records()["tests"]["data"]
+        self.assertEqual((data["passed"], data["skipped"]), (1, 0))
+        self.assertIn("1 is not 2", data["said"]["All/S.T1/1"])
+
+    def test_what_a_test_takes_with_it_is_run_again(self):
+        self.assertEqual(self.run_it(Fake(), ["COMPLETED", "DIES", "COMPLETED", "LOST", "COMPLETED", "DIES"],
+                                     ["--only", "tests", "--only", "build"]), main.EXIT_FAILED)
+        data = self.records()["tests"]["data"]
+        self.assertEqual(data["failed"], ["All/S.T1/1", "All/S.T3/3", "All/S.T5/5"])
+        self.assertEqual(data["passed"], 3)
+        self.assertIn("ended the program by signal 6", data["said"]["All/S.T1/1"])
+        self.assertIn("CUDA error 700", data["said"]["All/S.T3/3"])
+        self.assertRegex(self.text(), r"tests +3 passed .*missed")
+
+    def test_what_pytorch_lacks_is_said(self):
+        for torch, words in (({"version": "1.13", "sees_gpu": True, "compiles": False}, "has no torch.compile"),
+                             ({"version": "2.0", "sees_gpu": False, "compiles": True}, "sees no GPU")):
+            self.said.clear()
+            self.assertEqual(self.run_it(Fake(torch=torch), arguments=["--again", "--only", "pytorch/resnet20/compile"]),
+                             main.EXIT_DONE)
+            self.assertIn(f"pytorch/resnet20/compile: not possible: PyTorch {torch['version']} {words}", self.text())
+
+    def test_without_a_compiler_nothing_is_built(self):
+        fake = Fake()
+        fake.missing = lambda: "there is no nvcc on this machine"
+        with mock.patch.object(main, "Machine", lambda python: fake):
+            self.assertEqual(main.main(["--results", self.folder]), main.EXIT_FAILED)
+        self.assertIn("build: failed: there is no nvcc on this machine", self.text())
+        self.assertEqual(list(self.records()), ["build"])
+
+    def test_one_precision_that_fails_leaves_the_other(self):
+        check = parts.Check(ROOT, Fake(), results.Results(self.folder, {"tree": "t"}), None, 1)
+        check.results.write("build", results.DONE, 1, {"layers": True})
+        def bench(part, arguments, seconds):
+            if "tf32" in arguments:
+                raise parts.Failed("no algorithm")
+            return [{"precision": "bf16"}]
+        with mock.patch.object(check, "bench", bench), self.assertRaises(parts.Failed) as raised:
+            check.model("resnet20", 60)
+        self.assertEqual(str(raised.exception), "tf32: no algorithm")
+        self.assertEqual(raised.exception.data, [{"precision": "bf16"}])
+
+    def test_what_was_built_elsewhere_is_taken(self):
+        check = parts.Check(ROOT, Fake(), results.Results(self.folder, {"tree": "t"}), None, 1)
+        os.makedirs(check.build_folder)
+        executable(os.path.join(check.build_folder, "kernels_gpu_tests"), TESTS % (["COMPLETED"],))
+        executable(os.path.join(check.build_folder, "gpu_bench"), "#!/bin/sh\nexit 2\n")
+        built = {"layers": True, "architecture": "90", "libraries": "bundle", "tree": "t"}
+        def built_before(**other):
+            check.results.write_file("build/built.json", json.dumps(dict(built, **other)))
+            return check.built_before()
+        self.assertEqual(built_before(), {"layers": True, "architecture": "90", "libraries": "bundle"})
+        self.assertEqual(check.build(10)["built"], "before")
+        self.assertIsNone(built_before(tree="another"))
+        self.assertIsNone(built_before(architecture="75"))
+        executable(os.path.join(check.build_folder, "gpu_bench"), "#!/bin/sh\nexit 127\n")  # a library is missing
+        self.assertIsNone(built_before())
+
+    def test_a_build_from_another_place_begins_anew(self):
+        check = parts.Check(ROOT, Fake(), results.Results(self.folder, {"tree": "t"}), None, 1)
+        os.makedirs(check.build_folder)
+        cache = os.path.join(check.build_folder, "CMakeCache.txt")
+        def write(source, folder):
+            with open(cache, "w", encoding="utf-8") as file:
+                file.write(f"CMAKE_CACHEFILE_DIR:INTERNAL={folder}\nCMAKE_HOME_DIRECTORY:INTERNAL={source}\n")
+            check.forget_another_place()
+            return os.path.exists(cache)
+        source = os.path.join(ROOT, "tools", "gpu_check")
+        self.assertTrue(write(source, check.build_folder))
+        self.assertFalse(write(source, "/elsewhere"))
+
+    def test_the_table_is_there_after_each_part(self):
+        def interrupted(check, seconds):
+            raise KeyboardInterrupt
+        with mock.patch.object(parts.Check, "kernels", interrupted), mock.patch("sys.stderr"):
+            self.assertEqual(self.run_it(Fake(), arguments=["--only", "tests", "--only", "kernels"]),
+                             main.EXIT_INTERRUPTED)
+        self.assertEqual(self.records()["tests"]["status"], results.DONE)
+        with open(os.path.join(self.folder, "table.md"), encoding="utf-8") as file:
+            self.assertIn("1 passed", file.read())
 
     def test_nothing_is_run_that_was_not_built(self):
         self.assertEqual(self.run_it(Fake(), built=False), main.EXIT_FAILED)
@@ -196,7 +307,7 @@ class GpuCheckTest(unittest.TestCase):
         for name in ("tools/gpu-check", "kernels/cuda/signs.cu", "worker/models/resnet20.cc",
                      "tests/kernels/cuda/on_device.h", "tools/bench/pytorch_models.py",
                      "libraries/include/absl/status/status.h", "libraries/include/xxhash.h",
-                     "libraries/include/gmock/gmock.h", "libraries/lib/libgtest_main.a",
+                     "libraries/include/nlohmann/json.hpp", "libraries/include/gmock/gmock.h", "libraries/lib/libgtest_main.a",
                      "libraries/lib/libabsl_status.a"):
             self.assertIn("foreshard/" + name, names)
         self.assertFalse([n for n in names if "build-" in n or "__pycache__" in n])
@@ -208,6 +319,37 @@ class GpuCheckTest(unittest.TestCase):
         said = subprocess.run([sys.executable, os.path.join(top, "tools", "gpu-check"), "--help"],
                               capture_output=True, text=True, check=True).stdout
         self.assertIn("--bundle", said)
+
+    def test_the_bundle_has_every_header_that_is_included(self):
+        try:
+            brought = {place[len("include/"):] for place, _ in bundle.library_files() if place.startswith("include/")}
+        except bundle.CannotBundle as missing:
+            self.skipTest(str(missing))
+        tree = set(bundle.tree_files(ROOT))
+        # What CMakeLists.txt there leaves out, and what is CUDA's.
+        left_out = {"kernels/make_device.cc", "tests/kernels/cuda/emulation_test.cc"}
+        toolkit = {"cuda_runtime.h", "cudnn.h", "cublasLt.h"}
+        compiled = [name for name in sorted(tree - left_out) if name.endswith((".cc", ".cu")) and (
+            os.path.dirname(name) in ("common/core", "kernels", "kernels/codecs", "kernels/cuda", "worker/models",
+                                      "kernels/cuda/libraries", "tests/kernels/cuda", "tools/gpu_check")
+            or name in ("kernels/cpu/isa.cc", "kernels/cpu/sum.cc", "kernels/cpu/vector_math.cc"))]
+        self.assertGreater(len(compiled), 80)
+        looked, missing = set(), {}
+        while compiled:
+            name = compiled.pop()
+            if name in looked:
+                continue
+            looked.add(name)
+            with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+                text = file.read()
+            for header in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.M):
+                if os.path.exists(os.path.join(ROOT, header)):
+                    compiled.append(header)
+                    if header not in tree:
+                        missing[header] = name
+                elif header not in brought | toolkit:
+                    missing[header] = name
+        self.assertEqual(missing, {})
 
     def test_a_library_that_is_missing_is_named(self):
         with self.assertRaisesRegex(bundle.CannotBundle, "libabsl-dev"):

@@ -47,7 +47,7 @@ def library_files(prefix="/usr"):
     include, lib = prefix + "/include", prefix + "/lib"
     files = []
     for header, package in (("absl", "libabsl-dev"), ("gtest", "libgtest-dev"),
-                            ("gmock", "libgmock-dev")):
+                            ("gmock", "libgmock-dev"), ("nlohmann", "nlohmann-json3-dev")):
         if not os.path.isdir(os.path.join(include, header)):
             raise CannotBundle(f"no {include}/{header} on this machine (Debian: {package})")
         for folder, _, names in os.walk(os.path.join(include, header)):
@@ -72,8 +72,8 @@ def write(root, path):
     compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True,
                               check=False).stdout.splitlines()[:1]
     note = (f"Libraries for tools/gpu-check, built by {compiler[0] if compiler else 'an unknown compiler'}.\n"
-            "abseil (Apache 2.0), xxHash (BSD 2-clause) and GoogleTest (BSD 3-clause), as packaged by the\n"
-            "system that this was made on.\n").encode()
+            "abseil (Apache 2.0), xxHash (BSD 2-clause), GoogleTest (BSD 3-clause) and JSON for Modern C++\n"
+            "(MIT), as packaged by the system that this was made on.\n").encode()
     temporary = path + ".new"
     with tarfile.open(temporary, "w") as tar:
         for name in tree_files(root):

@@ -11,9 +11,13 @@ _TORCH = """
 import glob, json, os, sys
 import torch
 site = os.path.dirname(os.path.dirname(torch.__file__))
+gpu = None
+if torch.cuda.is_available():
+    p = torch.cuda.get_device_properties(0)
+    gpu = {"name": p.name, "capability": f"{p.major}.{p.minor}", "memory_mib": str(p.total_memory >> 20), "driver": "unknown"}
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda,
-    "sees_gpu": torch.cuda.is_available(),
+    "sees_gpu": gpu is not None, "gpu": gpu,
     "compiles": hasattr(torch, "compile"),
     "include": glob.glob(site + "/nvidia/*/include"),
     "lib": glob.glob(site + "/nvidia/*/lib") + [os.path.dirname(torch.__file__) + "/lib"]}))
@@ -45,6 +49,8 @@ class Machine:
         self.toolkit = self._toolkit()
         self.gpu, self.no_gpu = self._gpu()
         self.torch, self.no_torch = self._torch()
+        if self.gpu is None and self.torch and self.torch["gpu"]:
+            self.gpu, self.no_gpu = self.torch["gpu"], None  # a machine without nvidia-smi
         self.sanitizer = shutil.which("compute-sanitizer")
         if self.sanitizer is None and self.nvcc:
             beside = os.path.join(os.path.dirname(self.nvcc), "compute-sanitizer")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -36,6 +37,9 @@ def parse(arguments):
     parser.add_argument("--again", action="store_true", help="also the parts that are done")
     parser.add_argument("--jobs", type=whole(1, 1024), default=os.cpu_count() or 1,
                         help="compilers at one time [all cores]")
+    parser.add_argument("--architecture", type=whole(50, 999), metavar="N",
+                        help="compile for it, as 90: with `--only build` on a machine without a GPU, whose "
+                             "results folder then goes to the one that has it [this GPU's]")
     parser.add_argument("--python", metavar="PROGRAM", default=sys.executable,
                         help="the Python that has PyTorch [this one]")
     parser.add_argument("--libraries", metavar="DIR",
@@ -77,6 +81,7 @@ class Run:
                 say(f"{part.name}: done before, {record['date']}")
             if record:
                 self.records[part.name] = record
+                self.keep()  # there even if this is ended from outside
             if part.name == "build" and (record is None or record["status"] != results.DONE):
                 break
 
@@ -100,7 +105,8 @@ class Run:
             status, words = results.IMPOSSIBLE, str(why)
         return self.results.write(part.name, status, time.monotonic() - begin, data, words)
 
-    def report(self):
+    def keep(self):
+        """Writes the table and all records; both, and the title."""
         gpu = self.machine.gpu
         date = time.strftime("%Y-%m-%d", time.gmtime())
         about = f"{gpu['name']}, driver {gpu['driver']}" if gpu else self.machine.no_gpu
@@ -108,13 +114,17 @@ class Run:
         title = (f"GPU check, {date}: {about}; CUDA {self.machine.toolkit}; "
                  f"PyTorch {torch['version'] if torch else 'none'}")
         table = Table(self.records)
-        say("\n" + title + "\n\n" + table.text())
-        for note in table.notes():
-            say(note)
         self.results.write_file("table.md", table.markdown(title))
         path = self.results.write_file("results.json", json.dumps(
             {"format": results.FORMAT, "title": title, "machine": self.machine.facts(),
              "identity": self.results.identity, "parts": self.records}, indent=1))
+        return title, table, path
+
+    def report(self):
+        title, table, path = self.keep()
+        say("\n" + title + "\n\n" + table.text())
+        for note in table.notes():
+            say(note)
         say(f"\n{path}")
 
     def status(self):
@@ -140,8 +150,9 @@ def check(settings):
         f"CUDA {machine.toolkit or 'none'}; "
         f"{'PyTorch ' + machine.torch['version'] if machine.torch else machine.no_torch}; "
         f"libraries: {libraries or 'the system' + chr(39) + 's'}")
+    architecture = str(settings.architecture) if settings.architecture else None
     run = Run(settings, machine, Check(ROOT, machine, kept, libraries and os.path.abspath(libraries),
-                                       settings.jobs), kept)
+                                       settings.jobs, architecture), kept)
     run.all()
     run.report()
     return run.status()
@@ -150,6 +161,8 @@ def check(settings):
 def main(arguments):
     try:
         settings = parse(arguments)
+        # A limit from outside: children end, and what is done is in the table.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         if settings.bundle:
             say(bundle.write(ROOT, os.path.abspath(settings.bundle)))
             return EXIT_DONE

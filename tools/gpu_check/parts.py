@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -10,7 +12,8 @@ import time
 MODELS = ("resnet20", "resnet18", "wrn16_4", "resnet50")
 PRECISIONS = ("tf32", "bf16")
 BATCH = 128
-_SKIPPED = "SKIPPED"
+_ATTEMPTS = 12  # processes of tests
+_BUILT = "built.json"
 
 
 class Failed(Exception):
@@ -35,9 +38,10 @@ class Part:
 
 def run_lines(command, seconds, log, text="", environment=None):
     """Status (None: time was up) and lines of stdout, of a child in a group of its own that
-    does not outlive this; stderr goes to `log`."""
-    with open(log, "w", encoding="utf-8") as errors:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+    does not outlive this; stderr goes to `log`, stdout beside it, both as they come."""
+    said = log[:-len(".log")] + ".out" if log.endswith(".log") else log + ".out"
+    with open(log, "w", encoding="utf-8") as errors, open(said, "w", encoding="utf-8") as out:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=errors,
                                  text=True, env=environment, start_new_session=True)
         late = threading.Event()
 
@@ -51,13 +55,14 @@ def run_lines(command, seconds, log, text="", environment=None):
         timer = threading.Timer(seconds, end)
         timer.start()
         try:
-            out, _ = child.communicate(text)
+            child.communicate(text)
         finally:
             timer.cancel()
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-    return None if late.is_set() else child.returncode, (out or "").splitlines()
+    with open(said, encoding="utf-8", errors="replace") as out:
+        return None if late.is_set() else child.returncode, out.read().splitlines()
 
 
 def last_words(log):
@@ -81,29 +86,63 @@ def json_lines(lines):
     return found
 
 
+_OUTCOME = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+\.[^\s,]+)(.*)")
+# After one of these the process can do nothing more with the GPU, and what follows fails too.
+_LASTING = re.compile(r"CUDA error (46|214|226|7\d\d|999)\b|\(cuDNN status 5\d\d\d")
+
+
+class Outcome:
+    """Of one test: OK, FAILED, SKIPPED, or RUN where it never ended; what it said meanwhile."""
+
+    def __init__(self, name):
+        self.name, self.state, self.words = name, "RUN", []
+
+    def text(self):
+        return "\n".join(self.words[:8])[:1500]
+
+
+def outcomes(lines):
+    """A test program's lines as outcomes, in the order in which they ran."""
+    found, now = [], None
+    for line in lines:
+        match = _OUTCOME.match(line)
+        if match is None:
+            if now is not None and line.strip():
+                now.words.append(line.rstrip())
+        elif match[1] == "RUN":
+            now = Outcome(match[2])
+            found.append(now)
+        elif now is not None and match[2] == now.name:
+            now.state, now = match[1], None
+    return found
+
+
 class Check:
     """The parts on one machine, with one results folder."""
 
-    def __init__(self, root, machine, results, libraries, jobs):
+    def __init__(self, root, machine, results, libraries, jobs, architecture=None):
         self.root, self.machine, self.results = root, machine, results
         self.libraries, self.jobs = libraries, jobs
+        self.architecture = architecture or machine.architecture()
         self.build_folder = os.path.join(results.folder, "build")
         self.environment = dict(os.environ, LD_LIBRARY_PATH=machine.library_path())
 
     def parts(self):
-        parts = [Part("build", self.build, 0, 560), Part("tests", self.tests, 0, 300),
+        parts = [Part("build", self.build, 0, 3600), Part("tests", self.tests, 0, 300),
                  Part("kernels", self.kernels, 10, 120)]
         for model in MODELS:
             parts.append(Part(f"models/{model}", lambda s, m=model: self.model(m, s), 10, 90))
         parts.append(Part("pytorch/models/eager", lambda s: self.pytorch("models", MODELS, "eager", PRECISIONS, s), 30, 150))
-        for model in MODELS:
-            parts.append(Part(f"pytorch/{model}/compile",
-                              lambda s, m=model: self.pytorch("models", (m,), "compile", ("tf32",), s), 30, 150))
         parts += [Part("layers", self.layers, 10, 90),
-                  Part("pytorch/layers/eager", lambda s: self.pytorch("layers", (), "eager", ("tf32",), s), 20, 90),
-                  Part("pytorch/layers/compile", lambda s: self.pytorch("layers", (), "compile", ("tf32",), s), 30, 150),
-                  Part("sanitizer/memcheck", lambda s: self.sanitizer("memcheck", s), 20, 120),
-                  Part("sanitizer/racecheck", lambda s: self.sanitizer("racecheck", s), 20, 120)]
+                  Part("pytorch/layers/eager", lambda s: self.pytorch("layers", (), "eager", ("tf32",), s), 20, 90)]
+        # Compiling takes longest and is asked of no goal but the first model's: last, where time is short.
+        compiled = [Part(f"pytorch/{model}/compile",
+                         lambda s, m=model: self.pytorch("models", (m,), "compile", ("tf32",), s), 30, 150)
+                    for model in MODELS]
+        compiled.append(Part("pytorch/layers/compile",
+                             lambda s: self.pytorch("layers", (), "compile", ("tf32",), s), 30, 150))
+        parts += [compiled[0], Part("sanitizer/memcheck", lambda s: self.sanitizer("memcheck", s), 20, 120),
+                  *compiled[1:], Part("sanitizer/racecheck", lambda s: self.sanitizer("racecheck", s), 20, 120)]
         return parts
 
     def log(self, part):
@@ -121,13 +160,17 @@ class Check:
 
     def build(self, seconds):
         machine, log = self.machine, self.log("build")
+        before = self.built_before()
+        if before:
+            return dict(before, built="before")
         missing = machine.missing()
         if missing:
             raise Failed(missing)
         begin = time.monotonic()
+        self.forget_another_place()
         configure = [machine.cmake, "-S", os.path.join(self.root, "tools", "gpu_check"), "-B",
                      self.build_folder, f"-DCMAKE_CUDA_COMPILER={machine.nvcc}",
-                     f"-DCMAKE_CUDA_ARCHITECTURES={machine.architecture()}",
+                     f"-DCMAKE_CUDA_ARCHITECTURES={self.architecture}",
                      f"-DFORESHARD_LIBRARIES={self.libraries or ''}",
                      f"-DFORESHARD_HEADERS={';'.join(machine.headers())}"]
         if machine.ninja:
@@ -148,40 +191,111 @@ class Check:
         if status is None:
             raise Failed(f"the build did not end within {seconds:.0f} s; what is built is kept, run again")
         if status != 0:
-            wrong = next((line.strip() for line in lines if "error" in line.lower()), last_words(log))
-            raise Failed(f"the build failed: {wrong[:300]}")
-        return {"layers": not without_layers, "architecture": machine.architecture(),
+            # Ninja says it on stdout, make on stderr.
+            with open(log, encoding="utf-8", errors="replace") as file:
+                lines += file.read().splitlines()
+            wrong = next((line.strip() for line in lines if re.search(r"\berror\b|undefined reference", line)),
+                         last_words(log))
+            raise Failed(f"the build failed: {wrong[:300]} ({log})")
+        data = {"layers": not without_layers, "architecture": self.architecture,
                 "libraries": "bundle" if self.libraries else "system"}
+        self.results.write_file(os.path.join("build", _BUILT), json.dumps(
+            dict(data, tree=self.results.identity["tree"])))
+        return data
+
+    def built_before(self):
+        """What was built of this tree for this architecture, perhaps on another machine; None where
+        there is nothing, or it does not run here."""
+        try:
+            with open(os.path.join(self.build_folder, _BUILT), encoding="utf-8") as file:
+                built = json.load(file)
+        except (OSError, ValueError):
+            return None
+        if built.pop("tree", None) != self.results.identity["tree"] or built.get("architecture") != self.architecture:
+            return None
+        for name, question, answers in (("kernels_gpu_tests", "--gtest_list_tests", (0,)), ("gpu_bench", "?", (2,))):
+            path = os.path.join(self.build_folder, name)
+            if not os.access(path, os.X_OK):
+                return None
+            status, _ = run_lines([path, question], 60, self.log("build-before"), environment=self.environment)
+            if status not in answers:
+                return None
+        return built
+
+    def forget_another_place(self):
+        """CMake goes on only where it began."""
+        cache = os.path.join(self.build_folder, "CMakeCache.txt")
+        try:
+            with open(cache, encoding="utf-8") as file:
+                places = dict(re.findall(r"^(CMAKE_HOME_DIRECTORY|CMAKE_CACHEFILE_DIR):INTERNAL=(.*)$", file.read(), re.M))
+        except OSError:
+            return
+        source = os.path.join(self.root, "tools", "gpu_check")
+        if places != {"CMAKE_HOME_DIRECTORY": source, "CMAKE_CACHEFILE_DIR": self.build_folder}:
+            shutil.rmtree(self.build_folder)
 
     def tests(self, seconds):
-        program, report = self.program("kernels_gpu_tests"), self.log("tests") + ".json"
-        status, lines = run_lines([program, f"--gtest_output=json:{report}"], seconds, self.log("tests"),
-                                  environment=self.environment)
-        return self.counted(status, report, lines, seconds)
+        program, log = self.program("kernels_gpu_tests"), self.log("tests")
+        end, ran, wanted, ended = time.monotonic() + seconds, {}, None, ""
+        # A test that ends the program, hangs or leaves the GPU unusable is named, and those behind it
+        # run in another process.
+        for attempt in range(_ATTEMPTS):
+            command = [program] + ([f"--gtest_filter={':'.join(wanted)}"] if wanted is not None else [])
+            left = max(1, end - time.monotonic())
+            status, lines = run_lines(command, min(left, max(20, seconds / 2)), log if attempt == 0 else
+                                      f"{log[:-len('.log')]}-{attempt + 1}.log", environment=self.environment)
+            found = outcomes(lines)
+            for outcome in found:
+                ran[outcome.name] = outcome
+            broken = next((i for i, o in enumerate(found) if o.state == "RUN"
+                           or (o.state == "FAILED" and _LASTING.search("\n".join(o.words)))), None)
+            if broken is not None and found[broken].state == "RUN":
+                how = ("did not end" if status is None else
+                       f"ended the program by signal {-status}" if status < 0 else
+                       f"ended the program with {status}")
+                found[broken].state, found[broken].words = "FAILED", [how] + found[broken].words
+            ended = "" if broken is not None or status in (0, 1) else (
+                f"the tests did not end within {seconds:.0f} s" if status is None else
+                f"the tests ended by signal {-status}" if status < 0 else f"the tests ended with {status}")
+            if broken is None:
+                break
+            if wanted is None:
+                wanted = self.test_names(program)
+            done = {o.name for o in found[:broken + 1]} | {o.name for o in found if o.state in ("OK", "SKIPPED")}
+            wanted = [name for name in wanted if name not in done]
+            if not wanted or time.monotonic() > end - 5:
+                break
+        for outcome in ran.values():
+            if outcome.state == "RUN":
+                outcome.state, outcome.words = "FAILED", ["did not end, behind another that failed"]
+        return self.counted(list(ran.values()), ended)
 
-    def counted(self, status, report, lines, seconds):
-        """The tests of a report; Impossible where none could run."""
-        try:
-            with open(report, encoding="utf-8") as file:
-                suites = json.load(file)["testsuites"]
-        except (OSError, ValueError, KeyError):
-            if status is None:
-                raise Failed(f"the tests did not end within {seconds:.0f} s") from None
-            if status < 0:
-                raise Failed(f"the tests ended by signal {-status}") from None
-            raise Failed(f"the tests ended with {status} and no report") from None
-        tests = [(f"{suite['name']}.{test['name']}", test) for suite in suites for test in suite["testsuite"]]
-        failed = [name for name, test in tests if test.get("failures")]
-        skipped = [name for name, test in tests if test.get("result") == _SKIPPED]
-        data = {"passed": len(tests) - len(failed) - len(skipped), "failed": failed, "skipped": len(skipped)}
-        if failed or status != 0:
-            names = ", ".join(failed[:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
-            raise Failed(f"{len(failed)} tests failed: {names}" if failed else f"the tests ended with {status}",
-                         data)
+    def test_names(self, program):
+        _, lines = run_lines([program, "--gtest_list_tests"], 60, self.log("tests-names"),
+                             environment=self.environment)
+        names, suite = [], ""
+        for line in lines:
+            text = line.split("#")[0].rstrip()
+            if text and not line.startswith(" "):
+                suite = text
+            elif text and suite.endswith("."):
+                names.append(suite + text.strip())
+        return names
+
+    def counted(self, found, ended):
+        """Counts the outcomes; Impossible where none could run."""
+        failed = [outcome for outcome in found if outcome.state == "FAILED"]
+        skipped = [outcome for outcome in found if outcome.state == "SKIPPED"]
+        data = {"passed": sum(outcome.state == "OK" for outcome in found), "failed": [o.name for o in failed],
+                "skipped": len(skipped), "said": {o.name: o.text() for o in failed}}
+        if failed or ended:
+            names = ", ".join(data["failed"][:5]) + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+            raise Failed(f"{len(failed)} tests failed: {names}" if failed else ended, data)
+        why = next((line.strip() for o in skipped for line in o.words if "no GPU to test on" in line), None)
+        if why is not None and self.machine.gpu is not None:  # it is there, and does not work
+            raise Failed(f"{len(skipped)} tests skipped: {why}", data)
         if data["passed"] == 0 or (self.machine.gpu is None and skipped):
-            why = next((line.strip() for line in lines if "no GPU to test on" in line),
-                       self.machine.no_gpu or "no reason was said")
-            raise Impossible(f"{len(skipped)} tests skipped: {why}")
+            raise Impossible(f"{len(skipped)} tests skipped: {why or self.machine.no_gpu or 'no reason was said'}")
         return data
 
     def sanitizer(self, tool, seconds):
@@ -189,18 +303,21 @@ class Check:
         if self.machine.sanitizer is None:
             raise Impossible("there is no compute-sanitizer on the PATH or beside nvcc")
         program = self.program("kernels_gpu_tests")
-        report = self.log(f"sanitizer/{tool}") + ".json"
         command = [self.machine.sanitizer, "--tool", tool, "--error-exitcode", "99", program,
-                   "--gtest_filter=-*Network*", f"--gtest_output=json:{report}"]
+                   "--gtest_filter=-*Network*"]
         status, lines = run_lines(command, seconds, self.log(f"sanitizer/{tool}"), environment=self.environment)
         errors = [line.strip() for line in lines if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line]
         if status is None:
             raise Impossible(f"{tool} did not end within {seconds:.0f} s; {errors or 'nothing was found by then'}")
+        # It says so, and runs nothing.
+        if any("Device not supported" in line for line in lines):
+            raise Impossible("compute-sanitizer does not support this GPU or driver")
         if status == 99:
             first = next((line.strip("= ") for line in lines if "Invalid" in line or "race" in line.lower()),
                          errors[0] if errors else "see its log")
             raise Failed(f"{tool}: {first}")
-        return dict(self.counted(status, report, lines, seconds), summary=errors[-1] if errors else "")
+        ended = "" if status in (0, 1) else f"{tool} ended with {status}: {last_words(self.log(f'sanitizer/{tool}'))}"
+        return dict(self.counted(outcomes(lines), ended), summary=errors[-1] if errors else "")
 
     def need_gpu(self):
         if self.machine.gpu is None:
@@ -231,9 +348,15 @@ class Check:
 
     def model(self, name, seconds):
         self.need_layers()
-        data = []
+        data, wrong = [], []
         for precision in PRECISIONS:
-            data += self.bench(f"models/{name}", ["model", name, precision, str(BATCH)], seconds / 2)
+            try:
+                data += self.bench(f"models/{name}/{precision}", ["model", name, precision, str(BATCH)], seconds / 2)
+            except Failed as failure:  # the other may do
+                data += failure.data or []
+                wrong.append(f"{precision}: {failure}")
+        if wrong:
+            raise Failed("; ".join(wrong), data)
         return data
 
     def pytorch(self, kind, names, mode, precisions, seconds):

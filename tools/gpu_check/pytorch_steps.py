@@ -88,15 +88,22 @@ def main():
     mode = sys.argv[1]
     import torch
     torch.manual_seed(1)
+    failed = False
     for text in sys.stdin:
         line = json.loads(text)
-        seconds = seconds_of(torch, line, mode)
+        try:
+            seconds = seconds_of(torch, line, mode)
+        except Exception as error:  # whatever it was, the others may do
+            print(f"{line['name']} {line['precision']}: {str(error).strip().splitlines()[:1]}", file=sys.stderr)
+            failed = True
+            continue
         print(json.dumps({"name": line["name"], "precision": line["precision"],
                           "seconds": seconds}), flush=True)
         if mode == "compile":
             torch._dynamo.reset()
         torch.cuda.empty_cache()
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -182,6 +183,7 @@ absl::Status BenchLayers(std::string_view precision, uint32_t batch) {
       {"max_pool_64", {112, 112, 64}, {{"conv", {64, 1, 1}}, {"max_pool", {3, 2, 1}}}},
       {"dense_1024", {1, 1, 1024}, Repeated({{"dense", {1024}}, {"relu", {}}}, 8)},
   };
+  absl::Status first;
   for (const Small& small : all) {
     std::vector<Piece> pieces = small.pieces;
     pieces.push_back({"average_pool", {}});
@@ -193,8 +195,12 @@ absl::Status BenchLayers(std::string_view precision, uint32_t batch) {
     }
     const auto figures = StepOf(spec, vector, **device);
     if (!figures.ok()) {
-      return absl::Status(figures.status().code(),
-                          absl::StrCat(small.name, ": ", figures.status().message()));
+      // The others may do.
+      std::fprintf(stderr, "%s: %s\n", small.name.c_str(), std::string(figures.status().message()).c_str());
+      if (first.ok()) {
+        first = absl::Status(figures.status().code(), absl::StrCat(small.name, ": ", figures.status().message()));
+      }
+      continue;
     }
     Print(Line("layers", small.name)
               .Text("precision", precision)
@@ -205,7 +211,7 @@ absl::Status BenchLayers(std::string_view precision, uint32_t batch) {
                                           small.input.channels, "]"))
               .Json("layers", Describe(pieces)));
   }
-  return absl::OkStatus();
+  return first;
 }
 
 absl::Status BenchModel(std::string_view name, std::string_view precision, uint32_t batch) {

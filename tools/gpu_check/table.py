@@ -37,8 +37,10 @@ class Table:
             record = self.records.get(part)
             if record and record["data"]:
                 data = record["data"]
-                self.rows.append((part, f"{data['passed']} passed", "", "", "",
-                                  f"none fails: {'met' if not data['failed'] else 'missed'}"))
+                skipped = f", {data['skipped']} skipped" if data["skipped"] else ""
+                met = not data["failed"] and record["status"] == results.DONE
+                self.rows.append((part, f"{data['passed']} passed{skipped}", "", "", "",
+                                  f"none fails: {'met' if met else 'missed'}"))
 
     def _kernels(self):
         for line in self._data("kernels"):

@@ -1,5 +1,6 @@
 #include "kernels/cuda/libraries/convolutions.h"
 
+#include <string>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -20,27 +21,17 @@ const char* NameOf(ConvolutionPass pass) {
   return "convolution";
 }
 
-// The fastest of what cuDNN lists that gives the same bits each time.
-template <typename Performance>
-bool Best(const Performance* listed, int count, const Performance** best) {
-  for (int i = 0; i < count; ++i) {
-    if (listed[i].status != CUDNN_STATUS_SUCCESS) continue;
-    if (listed[i].determinism != CUDNN_DETERMINISTIC) continue;
-    if (listed[i].memory > Convolutions::kMostWorkspace) continue;
-    *best = &listed[i];
-    return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 absl::Status CudnnStatus(const CudnnFunctions& cudnn, cudnnStatus_t status,
                          absl::string_view what) {
   if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
-  const std::string text =
-      absl::StrCat(what, ": ", cudnn.cudnnGetErrorString(status), " (cuDNN status ",
-                   static_cast<int>(status), ")");
+  // Of the thread's last failure, in cuDNN's own words: often the one hint at what it did not like.
+  char reason[256] = "";
+  cudnn.cudnnGetLastErrorString(reason, sizeof reason);
+  reason[sizeof reason - 1] = '\0';
+  const std::string text = absl::StrCat(what, ": ", cudnn.cudnnGetErrorString(status), " (cuDNN status ",
+                                        static_cast<int>(status), *reason == '\0' ? "" : ": ", reason, ")");
   switch (status) {
     case CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER:
     case CUDNN_STATUS_EXECUTION_FAILED_CUDART:
@@ -48,19 +39,19 @@ absl::Status CudnnStatus(const CudnnFunctions& cudnn, cudnnStatus_t status,
     case CUDNN_STATUS_NOT_INITIALIZED: return DeviceFailure(absl::UnavailableError(text));
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
       return DeviceFailure(absl::ResourceExhaustedError(text));
-    default: return absl::InternalError(text);
+    default: return LibraryFailure(text);
   }
 }
 
 Convolutions::~Convolutions() {
-  for (auto& [shape, known] : known_) {
-    if (known.x != nullptr) cudnn_.cudnnDestroyTensorDescriptor(known.x);
-    if (known.y != nullptr) cudnn_.cudnnDestroyTensorDescriptor(known.y);
-    if (known.w != nullptr) cudnn_.cudnnDestroyFilterDescriptor(known.w);
-    if (known.convolution != nullptr) {
-      cudnn_.cudnnDestroyConvolutionDescriptor(known.convolution);
-    }
-  }
+  for (const auto& [shape, known] : known_) Destroy(known);
+}
+
+void Convolutions::Destroy(const Known& known) const {
+  if (known.x != nullptr) cudnn_.cudnnDestroyTensorDescriptor(known.x);
+  if (known.y != nullptr) cudnn_.cudnnDestroyTensorDescriptor(known.y);
+  if (known.w != nullptr) cudnn_.cudnnDestroyFilterDescriptor(known.w);
+  if (known.convolution != nullptr) cudnn_.cudnnDestroyConvolutionDescriptor(known.convolution);
 }
 
 absl::Status Convolutions::Done(cudnnStatus_t status, const char* what,
@@ -70,9 +61,8 @@ absl::Status Convolutions::Done(cudnnStatus_t status, const char* what,
 }
 
 absl::StatusOr<Convolutions::Known*> Convolutions::Find(const ConvolutionShape& shape) {
-  const auto [found, added] = known_.try_emplace(shape);
-  Known& known = found->second;
-  if (!added) return &known;
+  if (const auto found = known_.find(shape); found != known_.end()) return &found->second;
+  Known known;
   const cudnnDataType_t type =
       precision_ == Precision::kBf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
   const auto number = [](uint32_t value) { return static_cast<int>(value); };
@@ -103,8 +93,11 @@ absl::StatusOr<Convolutions::Known*> Convolutions::Find(const ConvolutionShape& 
         known.convolution, number(shape.padding), number(shape.padding), number(shape.stride),
         number(shape.stride), 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
   }
-  if (status != CUDNN_STATUS_SUCCESS) return Done(status, "describing a convolution", shape);
-  return &known;
+  if (status != CUDNN_STATUS_SUCCESS) {
+    Destroy(known);
+    return Done(status, "describing a convolution", shape);
+  }
+  return &known_.emplace(shape, known).first->second;
 }
 
 absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
@@ -117,20 +110,31 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
   cudnnStatus_t status = cudnn_.cudnnSetConvolutionMathType(known.convolution, math);
   Choice choice = {.made = true, .math = math};
   bool found = false;
-  // `list`(count, listed) and `measure`(algorithm, bytes) ask cuDNN about one direction.
+  std::string passed_over;  // for the error
+  // `list`(count, listed) and `measure`(algorithm, bytes) ask cuDNN about one direction. The list
+  // begins with what cuDNN takes for fastest.
   const auto choose = [&]<typename Performance>(std::type_identity<Performance>, auto list, auto measure) {
     Performance listed[kMostAlgorithms];
-    const Performance* best = nullptr;
     int count = 0;
     status = list(&count, listed);
-    found = status == CUDNN_STATUS_SUCCESS && Best(listed, count, &best);
-    if (!found) return;
-    size_t bytes = 0;
-    status = cudnn_.cudnnSetConvolutionMathType(known.convolution, best->mathType);
-    if (status == CUDNN_STATUS_SUCCESS) status = measure(best->algo, &bytes);
-    choice.algorithm = best->algo;
-    choice.math = best->mathType;
-    choice.workspace_bytes = bytes;
+    if (status != CUDNN_STATUS_SUCCESS) return;
+    for (int i = 0; i < count && !found; ++i) {
+      // Where fp32 is asked for the list may still say "default", which would be TF32.
+      const cudnnMathType_t with = precision_ == Precision::kFp32 ? CUDNN_FMA_MATH : listed[i].mathType;
+      cudnnStatus_t usable = listed[i].status;
+      size_t bytes = 0;
+      if (usable == CUDNN_STATUS_SUCCESS) usable = cudnn_.cudnnSetConvolutionMathType(known.convolution, with);
+      if (usable == CUDNN_STATUS_SUCCESS) usable = measure(listed[i].algo, &bytes);
+      const bool same_bits = listed[i].determinism == CUDNN_DETERMINISTIC;
+      found = usable == CUDNN_STATUS_SUCCESS && same_bits && bytes <= kMostWorkspace;
+      choice.algorithm = listed[i].algo;
+      choice.math = with;
+      choice.workspace_bytes = bytes;
+      absl::StrAppend(&passed_over, i > 0 ? "; " : "", static_cast<int>(listed[i].algo), ": ",
+                      usable != CUDNN_STATUS_SUCCESS ? cudnn_.cudnnGetErrorString(usable)
+                      : same_bits                    ? absl::StrCat(bytes >> 20, " MiB")
+                                                     : std::string("other bits each time"));
+    }
   };
   if (status == CUDNN_STATUS_SUCCESS && pass == ConvolutionPass::kForward) {
     choose(
@@ -171,7 +175,7 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
     return absl::InternalError(absl::StrCat(
         NameOf(pass), " of ", shape.Text(),
         ": cuDNN has no algorithm that gives the same bits each time within ",
-        kMostWorkspace >> 20, " MiB of workspace"));
+        kMostWorkspace >> 20, " MiB of workspace (", passed_over, ")"));
   }
   return choice;
 }

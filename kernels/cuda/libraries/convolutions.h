@@ -47,6 +47,7 @@ class Convolutions {
     Choice choices[3];
   };
 
+  void Destroy(const Known& known) const;
   absl::StatusOr<Known*> Find(const ConvolutionShape& shape);
   absl::StatusOr<Choice> Choose(ConvolutionPass pass, const ConvolutionShape& shape,
                                 const Known& known) const;

@@ -1,5 +1,6 @@
 #include "kernels/cuda/libraries/cuda_device.h"
 
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -41,23 +42,27 @@ class CudaBuffer final : public Buffer {
   Memory memory_;
 };
 
-// CUDA's device is the thread's, and a network may be used from any.
+// CUDA's device is the thread's, and a network may be used from any. Networks of a device share its
+// stream, which may be being captured, and the libraries' handles: one runs at a time.
 class OnThisThread final : public Network {
  public:
-  OnThisThread(int number, std::unique_ptr<CudaNetwork> network)
-      : number_(number), network_(std::move(network)) {}
+  OnThisThread(int number, std::mutex* one, std::unique_ptr<CudaNetwork> network)
+      : number_(number), one_(*one), network_(std::move(network)) {}
 
   absl::StatusOr<LossSum> Train(const BatchView& batch, const float* vector, Gate gate,
                                 const StepOutput& output) override {
+    const std::lock_guard<std::mutex> lock(one_);
     if (auto s = UseDevice(number_); !s.ok()) return s;
     return network_->Train(batch, vector, gate, output);
   }
   absl::Status Statistics(const BatchView& batch, const float* vector,
                           float* statistics) override {
+    const std::lock_guard<std::mutex> lock(one_);
     if (auto s = UseDevice(number_); !s.ok()) return s;
     return network_->Statistics(batch, vector, statistics);
   }
   absl::StatusOr<LossSum> Evaluate(const BatchView& batch, const float* vector) override {
+    const std::lock_guard<std::mutex> lock(one_);
     if (auto s = UseDevice(number_); !s.ok()) return s;
     return network_->Evaluate(batch, vector);
   }
@@ -65,22 +70,24 @@ class OnThisThread final : public Network {
 
  private:
   const int number_;
+  std::mutex& one_;
   std::unique_ptr<CudaNetwork> network_;
 };
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int number, const CudaGpu& gpu, const DeviceOptions& options, Stream stream,
+  CudaDevice(int number, const CudaGpu& gpu, Precision asked, Precision precision, Stream stream,
              std::unique_ptr<LayerLibrary> library, std::string_view note)
       : number_(number),
         name_(absl::StrCat("cuda:", number)),
         stream_(std::move(stream)),
         library_(std::move(library)) {
-    const std::string_view precision = NameOf(options.precision);
+    const std::string_view name = NameOf(precision);
     description_ = absl::StrCat(name_, ": ", gpu.name, " (compute capability ", gpu.major, ".",
                                 gpu.minor, ", ", gpu.memory_bytes >> 20, " MiB), ",
                                 library_->description(), ", ",
-                                absl::string_view(precision.data(), precision.size()));
+                                absl::string_view(name.data(), name.size()));
+    if (precision != asked) description_.append(", since this GPU has no tf32");
     if (!note.empty()) description_.append("; ").append(note);
   }
 
@@ -95,10 +102,11 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaBuffer>(*std::move(memory));
   }
   absl::StatusOr<std::unique_ptr<Network>> MakeNetwork(const NetworkSpec& spec) override {
+    const std::lock_guard<std::mutex> lock(one_);
     if (auto s = UseDevice(number_); !s.ok()) return s;
     auto network = CudaNetwork::Create(library_.get(), stream_.native(), spec);
     if (!network.ok()) return network.status();
-    return std::make_unique<OnThisThread>(number_, *std::move(network));
+    return std::make_unique<OnThisThread>(number_, &one_, *std::move(network));
   }
   absl::StatusOr<std::unique_ptr<StepMemory>> MakeStepMemory(uint64_t trainable_elements,
                                                              uint64_t elements) override {
@@ -107,6 +115,7 @@ class CudaDevice final : public Device {
   }
   absl::Status MatrixMultiply(uint64_t m, uint64_t n, uint64_t k, const float* a, const float* b,
                               float* c) override {
+    const std::lock_guard<std::mutex> lock(one_);
     if (auto s = UseDevice(number_); !s.ok()) return s;
     const absl::Status given = library_->Multiply(m, n, k, a, b, c, stream_.native());
     return given.ok() ? stream_.Synchronize() : given;
@@ -116,22 +125,36 @@ class CudaDevice final : public Device {
   const int number_;
   const std::string name_;
   std::string description_;
+  std::mutex one_;  // who uses stream and library
   Stream stream_;
   std::unique_ptr<LayerLibrary> library_;
 };
 
 }  // namespace
 
+absl::StatusOr<Precision> PrecisionOn(int major, Precision asked) {
+  if (major >= 8) return asked;
+  if (asked == Precision::kBf16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bf16 begins with compute capability 8.0, this GPU has ", major,
+                     ".x: choose the precision tf32 or fp32"));
+  }
+  return Precision::kFp32;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int number, const DeviceOptions& options,
                                                        std::string_view note) {
   if (auto s = UseDevice(number); !s.ok()) return s;
   const CudaProbe probe = ProbeCuda();
-  auto library = MakeNvidiaLibrary(options.precision);
+  const CudaGpu& gpu = probe.gpus[static_cast<size_t>(number)];
+  const auto precision = PrecisionOn(gpu.major, options.precision);
+  if (!precision.ok()) return precision.status();
+  auto library = MakeNvidiaLibrary(*precision);
   if (!library.ok()) return library.status();
   auto stream = Stream::Make();
   if (!stream.ok()) return stream.status();
-  return std::make_unique<CudaDevice>(number, probe.gpus[static_cast<size_t>(number)], options,
-                                      *std::move(stream), *std::move(library), note);
+  return std::make_unique<CudaDevice>(number, gpu, options.precision, *precision, *std::move(stream),
+                                      *std::move(library), note);
 }
 
 }  // namespace foreshard::kernels::cuda

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/libraries/shared_library.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/device_failure.h"
 
 namespace foreshard::kernels::cuda {
 namespace {
@@ -40,6 +42,12 @@ absl::StatusOr<CublasLtFunctions> LoadCublasLt() {
   FORESHARD_CUBLASLT_FUNCTIONS(FORESHARD_FIND)
 #undef FORESHARD_FIND
   return functions;
+}
+
+absl::Status LibraryFailure(const std::string& text) {
+  const absl::Status device = DeviceMemoryInfo().status();
+  if (!IsDeviceFailure(device)) return absl::InternalError(text);
+  return DeviceFailure(absl::UnavailableError(absl::StrCat(text, "; ", device.message())));
 }
 
 }  // namespace foreshard::kernels::cuda

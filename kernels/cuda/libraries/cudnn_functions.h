@@ -5,6 +5,8 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -13,6 +15,7 @@ namespace foreshard::kernels::cuda {
 #define FORESHARD_CUDNN_FUNCTIONS(X)           \
   X(cudnnGetVersion)                           \
   X(cudnnGetErrorString)                       \
+  X(cudnnGetLastErrorString)                   \
   X(cudnnCreate)                               \
   X(cudnnDestroy)                              \
   X(cudnnSetStream)                            \
@@ -72,5 +75,9 @@ struct CublasLtFunctions {
 // UNAVAILABLE: not there, or another major version, with its name.
 absl::StatusOr<CudnnFunctions> LoadCudnn();
 absl::StatusOr<CublasLtFunctions> LoadCublasLt();
+
+// A call of theirs that failed: INTERNAL with `text`, or the device's own failure where the driver
+// says that it is lost, which the libraries do not.
+absl::Status LibraryFailure(const std::string& text);
 
 }  // namespace foreshard::kernels::cuda

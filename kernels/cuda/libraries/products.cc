@@ -11,7 +11,7 @@ constexpr float kOne = 1, kZero = 0;
 }  // namespace
 
 Products::~Products() {
-  for (const auto& [call, known] : known_) Destroy(known);
+  for (const auto& [key, known] : known_) Destroy(known);
 }
 
 void Products::Destroy(const Known& known) const {
@@ -30,11 +30,12 @@ absl::Status Products::Done(cublasStatus_t status, const Call& call) const {
   switch (status) {
     case CUBLAS_STATUS_ALLOC_FAILED: return DeviceFailure(absl::ResourceExhaustedError(text));
     case CUBLAS_STATUS_NOT_INITIALIZED: return DeviceFailure(absl::UnavailableError(text));
-    default: return absl::InternalError(text);
+    default: return LibraryFailure(text);
   }
 }
 
-absl::Status Products::Describe(const Call& call, uint64_t workspace_bytes, Known* known) {
+absl::Status Products::Describe(const Call& call, const void* bias, uint64_t workspace_bytes,
+                                Known* known) {
   const cublasComputeType_t compute =
       precision_ == Precision::kTf32 && call.input == CUDA_R_32F ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                 : CUBLAS_COMPUTE_32F;
@@ -51,7 +52,11 @@ absl::Status Products::Describe(const Call& call, uint64_t workspace_bytes, Know
   if (call.bias) epilogue = call.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   if (!call.bias && call.relu) epilogue = CUBLASLT_EPILOGUE_RELU;
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  if (call.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, call.output);
+  if (call.bias) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, call.output);
+    // The choice looks at its alignment.
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
   const auto layout = [&](cublasLtMatrixLayout_t* made, cudaDataType_t type, uint64_t rows,
                           uint64_t columns) {
     if (status == CUBLAS_STATUS_SUCCESS) {
@@ -94,20 +99,21 @@ absl::Status Products::Describe(const Call& call, uint64_t workspace_bytes, Know
   return Done(status, call);
 }
 
-absl::StatusOr<Products::Known*> Products::Find(const Call& call, uint64_t workspace_bytes) {
-  const auto found = known_.find(call);
+absl::StatusOr<Products::Known*> Products::Find(const Call& call, const void* bias,
+                                                uint64_t workspace_bytes) {
+  const auto found = known_.find({call, workspace_bytes});
   if (found != known_.end()) return &found->second;
   Known known;
-  if (const absl::Status described = Describe(call, workspace_bytes, &known); !described.ok()) {
+  if (const absl::Status described = Describe(call, bias, workspace_bytes, &known); !described.ok()) {
     Destroy(known);
     return described;
   }
-  return &known_.emplace(call, known).first->second;
+  return &known_.emplace(std::make_pair(call, workspace_bytes), known).first->second;
 }
 
 absl::Status Products::Run(const Call& call, const void* a, const void* b, const void* bias,
                            void* d, const Workspace& workspace, NativeStream stream) {
-  const auto known = Find(call, workspace.bytes);
+  const auto known = Find(call, bias, workspace.bytes);
   if (!known.ok()) return known.status();
   Known& k = **known;
   if (call.bias) {

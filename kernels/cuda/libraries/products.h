@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "kernels/cuda/layer_library.h"
 #include "kernels/cuda/libraries/cudnn_functions.h"
@@ -46,15 +47,16 @@ class Products {
     cublasLtMatmulAlgo_t algorithm = {};
   };
 
-  absl::StatusOr<Known*> Find(const Call& call, uint64_t workspace_bytes);
-  absl::Status Describe(const Call& call, uint64_t workspace_bytes, Known* known);
+  absl::StatusOr<Known*> Find(const Call& call, const void* bias, uint64_t workspace_bytes);
+  absl::Status Describe(const Call& call, const void* bias, uint64_t workspace_bytes, Known* known);
   absl::Status Done(cublasStatus_t status, const Call& call) const;
   void Destroy(const Known& known) const;
 
   const CublasLtFunctions& blas_;
   const cublasLtHandle_t handle_;
   const Precision precision_;
-  std::map<Call, Known> known_;
+  // By workspace too: what was chosen for a large one cannot do with less.
+  std::map<std::pair<Call, uint64_t>, Known> known_;
 };
 
 }  // namespace foreshard::kernels::cuda

@@ -171,6 +171,7 @@ TEST_F(CudaNetworkTest, GradientsAreTheReferences) {
       const LossSum loss = machine.Train(c, c.Batch());
       EXPECT_NEAR(loss.loss, reference.loss, 1e-4 * reference.loss) << step;
       EXPECT_EQ(loss.correct, reference.correct);
+      EXPECT_EQ(loss.count, kBatch);
       EXPECT_LT(Distance(machine.gradient, gradient), 2e-4) << step;
       EXPECT_LT(Distance(machine.statistics, reference.statistics), 1e-4) << step;
     }
@@ -206,6 +207,7 @@ TEST_F(CudaNetworkTest, EvaluatesWithRunningStatistics) {
     ASSERT_TRUE(loss.ok()) << loss.status();
     EXPECT_NEAR(loss->loss, reference.loss, 1e-4 * reference.loss);
     EXPECT_EQ(loss->correct, reference.correct);
+    EXPECT_EQ(loss->count, kBatch);
     std::vector<float> statistics(training.statistics.size());
     ASSERT_EQ(machine.network().Statistics(c.Batch(), machine.memory().vector(),
                                            machine.memory().statistics()),
@@ -237,6 +239,20 @@ TEST_F(CudaNetworkTest, TheSameBitsWhateverRanBefore) {
   ASSERT_TRUE(machine.network().Evaluate(c.Batch(3), machine.memory().vector()).ok());
   machine.Train(c, c.Batch());
   EXPECT_EQ(Bits(machine.gradient), first);
+}
+
+TEST_F(CudaNetworkTest, ABadBatchLeavesNoTrace) {
+  const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4}, BatchNorm{}, Relu{}, Dense{.units = 3}});
+  Case bad = c;
+  bad.inputs[0] = INFINITY;
+  Machine machine(c.spec);
+  machine.Train(c, c.Batch());
+  const std::vector<uint32_t> gradient = Bits(machine.gradient), statistics = Bits(machine.statistics);
+  machine.Train(bad, bad.Batch());
+  EXPECT_FALSE(std::isfinite(machine.statistics[0]));
+  machine.Train(c, c.Batch());
+  EXPECT_EQ(Bits(machine.statistics), statistics);
+  EXPECT_EQ(Bits(machine.gradient), gradient);
 }
 
 TEST_F(CudaNetworkTest, AVarianceOfOneValueIsZero) {
@@ -306,6 +322,31 @@ TEST_F(CudaNetworkTest, OutOfMemorySaysWhatToLower) {
   EXPECT_TRUE(IsDeviceFailure(status));
   for (const char* word : {"1000 examples", "needed", "free", "training.batch_size"}) {
     EXPECT_NE(status.message().find(word), absl::string_view::npos) << word << " in " << status;
+  }
+}
+
+TEST_F(CudaNetworkTest, GoesOnAfterItRanOutOfMemory) {
+  const Stream stream = Stream::Make().value();
+  const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4}, Relu{}, Dense{.units = 3}});
+  PlainLibrary library(Storage::kFp32);
+  const auto memory = CudaStepMemory::Make(stream.native(), c.spec.trainable_elements, c.spec.elements).value();
+  const auto network = CudaNetwork::Create(&library, stream.native(), c.spec).value();
+  ASSERT_EQ(memory->Upload(c.vector.data(), 0, c.spec.elements), absl::OkStatus());
+  const auto train = [&](uint64_t examples) {
+    return network->Train(c.Batch(examples), memory->vector(), Open, {.gradient = memory->gradient()});
+  };
+  const auto first = train(kBatch);
+  ASSERT_TRUE(first.ok()) << first.status();
+  // A smaller batch may want more: cuDNN takes another algorithm for it.
+  library.SetWorkspace(uint64_t{1} << 30);
+  const absl::Status too_much = train(2).status();
+  EXPECT_EQ(too_much.code(), absl::StatusCode::kResourceExhausted) << too_much;
+  EXPECT_TRUE(IsDeviceFailure(too_much));
+  library.SetWorkspace(1024);
+  for (int step = 0; step < 3; ++step) {
+    const auto again = train(kBatch);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->loss, first->loss);
   }
 }
 

@@ -23,11 +23,13 @@ class PlainLibrary final : public LayerLibrary {
   Storage storage() const override { return storage_; }
   // The pass that there is no algorithm for.
   void Refuse(ConvolutionPass pass) { refused_ = static_cast<int>(pass); }
+  // Of every convolution that is asked about from now on.
+  void SetWorkspace(uint64_t bytes) { workspace_bytes_ = bytes; }
 
   absl::StatusOr<uint64_t> ConvolutionWorkspace(ConvolutionPass pass,
                                                 const ConvolutionShape& shape) override {
     if (static_cast<int>(pass) == refused_) return absl::InternalError("no algorithm: " + shape.Text());
-    return 1024;
+    return workspace_bytes_;
   }
   absl::Status ConvolutionForward(const ConvolutionShape& s, const void* x, const void* w, void* y,
                                   const Workspace& workspace, NativeStream stream) override {
@@ -67,9 +69,11 @@ class PlainLibrary final : public LayerLibrary {
         for (uint64_t i = 0; i < n; ++i) mean += Load(x, i * s.channels + c) / double(n);
         for (uint64_t i = 0; i < n; ++i) squares += std::pow(Load(x, i * s.channels + c) - mean, 2);
         const double inverse = 1 / std::sqrt(squares / double(n) + s.epsilon);
-        norm.mean[c] = norm.saved_mean[c] = float(mean);
-        // As cuDNN might: no number where there is one value.
-        norm.variance[c] = float(squares / double(n - 1));
+        norm.saved_mean[c] = float(mean);
+        // As cuDNN says that it does with a factor of 1: what was there is multiplied by 0.
+        norm.mean[c] = 0 * norm.mean[c] + float(mean);
+        // And might: no number where there is one value.
+        norm.variance[c] = 0 * norm.variance[c] + float(squares / double(n - 1));
         norm.saved_inverse[c] = float(inverse);
         for (uint64_t i = 0; i < n; ++i) {
           const double z = (Load(x, i * s.channels + c) - mean) * inverse;
@@ -264,6 +268,7 @@ class PlainLibrary final : public LayerLibrary {
   const Storage storage_;
   const std::string description_ = "plain loops";
   int refused_ = -1;
+  uint64_t workspace_bytes_ = 1024;
 };
 
 }  // namespace foreshard::kernels::cuda
