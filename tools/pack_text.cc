@@ -75,7 +75,7 @@ class RecordFolder {
   absl::Status Finish(uint32_t shards, const Vocabulary& vocabulary) {
     if (records_ < shards) {
       return absl::InvalidArgumentError(absl::StrCat("--shards: ", shards, ": the text makes only ", records_,
-                                                     " sequences for ", folder_, "; take fewer, or more text"));
+                                                     " sequences to train on; take fewer, or more text"));
     }
     if (fflush(file_.get()) != 0 || fseek(file_.get(), 0, SEEK_SET) != 0) {
       return absl::ErrnoToStatus(errno, absl::StrCat("can't write ", path_));
@@ -151,6 +151,14 @@ class TextPacker {
       status = EndWindow();
     } else if (!stream_.empty()) {
       status = Sequence(stream_.size());
+    }
+    if (status.ok() && figures_.records == 0) {
+      status = absl::InvalidArgumentError(absl::StrCat("--input: the text makes no sequence of ", options_.sequence,
+                                                       " tokens: it has ", figures_.tokens, "; give more text"));
+    }
+    if (status.ok() && both && figures_.held_out == 0) {
+      status = absl::InvalidArgumentError(absl::StrCat("--held-out: ", options_.held_out, ": the text makes only ",
+                                                       figures_.records, " sequences; hold more out, or give more text"));
     }
     if (status.ok()) status = train_->Finish(options_.shards, vocabulary_);
     if (status.ok() && both) status = test_->Finish(1, vocabulary_);

@@ -159,6 +159,23 @@ TEST_F(PackTextTest, RefusesByNameAndLeavesNothing) {
   options.shards = 3;
   ExpectRefused(options, "--shards: 3: the text makes only 2 sequences");
   options = Options();
+  options.held_out = 3;
+  ExpectRefused(options, "--held-out: 3: the text makes only 2 sequences");
+  options = Options();
+  options.inputs = {Write("empty.txt", " \n\n")};
+  ExpectRefused(options, "--input: the text makes no sequence of 8 tokens: it has 0");
+  EXPECT_THAT(std::string(LearnTextVocabulary({.inputs = options.inputs, .output = directory_ / "none.txt"}).status().message()),
+              HasSubstr("there are no words in the text; --input"));
+  for (const char* missing : {"[CLS]", "[SEP]", "[MASK]"}) {
+    std::string tokens;
+    for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"}) {
+      if (token != std::string_view(missing)) absl::StrAppend(&tokens, token, "\n");
+    }
+    options = Options();
+    options.vocabulary = Write("bad.txt", tokens);
+    ExpectRefused(options, absl::StrCat("bad.txt: has no ", missing, " among its 5 tokens"));
+  }
+  options = Options();
   options.output = directory_ / "in";
   ExpectRefused(options, "is there already");
   Write("in/3.txt", "fine\nand \xc3\x28 not");

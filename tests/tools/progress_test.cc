@@ -45,6 +45,8 @@ TEST(Format, Counts) {
   EXPECT_EQ(FormatCount(0), "0");
   EXPECT_EQ(FormatCount(64), "64");
   EXPECT_EQ(FormatCount(1234567), "1,234,567");
+  EXPECT_EQ(Counted(1, "server"), "1 server");
+  EXPECT_EQ(Counted(0, "server"), "0 servers");
 }
 
 v1::JobSpec Job() {
