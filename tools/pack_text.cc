@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <utility>
@@ -328,6 +329,8 @@ absl::StatusOr<PackTextFigures> PackText(const PackTextOptions& given) {
 absl::StatusOr<uint32_t> LearnTextVocabulary(const LearnTextOptions& options) {
   const auto files = FindTextFiles(options.inputs);
   if (!files.ok()) return files.status();
+  const std::string folder = std::filesystem::path(options.output).parent_path().string();
+  if (auto s = PrepareFolder(folder.empty() ? "." : folder); !s.ok()) return s;
   uint64_t bytes = 0, done = 0;
   for (const TextFile& file : *files) bytes += file.bytes;
   const BasicTokens basic(options.cased);

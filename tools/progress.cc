@@ -88,10 +88,6 @@ std::string FormatRate(double value) {
 
 std::string FormatCount(uint64_t value) { return WithCommas(absl::StrCat(value)); }
 
-std::string Counted(uint64_t count, std::string_view what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
-
 std::string FormatSkipped(const RunFigures& figures) {
   return absl::StrFormat("%s of %s gradients were not finite",
                          FormatCount(figures.skipped_batches), FormatCount(figures.batches));

@@ -23,8 +23,6 @@ std::string FormatBytes(double bytes);
 std::string FormatRate(double value);
 // 1234567 -> "1,234,567".
 std::string FormatCount(uint64_t value);
-// "1 server", "2 servers".
-std::string Counted(uint64_t count, std::string_view what);
 // "12 of 96 gradients were not finite".
 std::string FormatSkipped(const RunFigures& figures);
 // "12 of 96 gradients came later than update.delay_threshold".

@@ -15,6 +15,7 @@
 #include "common/net/credential_flags.h"
 #include "common/net/job_spec.h"
 #include "tools/commands.h"
+#include "tools/counted.h"
 #include "tools/files.h"
 #include "tools/run_job.h"
 

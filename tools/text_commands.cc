@@ -7,9 +7,9 @@
 #include "absl/strings/str_format.h"
 #include "common/core/exit_code.h"
 #include "tools/commands.h"
+#include "tools/counted.h"
 #include "tools/interrupt.h"
 #include "tools/pack_text.h"
-#include "tools/progress.h"
 #include "tools/progress_line.h"
 
 namespace foreshard {

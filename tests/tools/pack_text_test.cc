@@ -202,16 +202,16 @@ TEST_F(PackTextTest, ReplacesWhatAKilledRunHasLeft) {
 TEST_F(PackTextTest, LearnsAVocabularyThatPacksWithoutUnknown) {
   fs::remove(directory_ / "in/2.gz");
   Write("in/1.txt", "the other mother thought of the other brother\nthen there was the weather");
-  LearnTextOptions learn{.inputs = {directory_ / "in"}, .output = directory_ / "learned.txt", .size = 40};
+  LearnTextOptions learn{.inputs = {directory_ / "in"}, .output = directory_ / "new/learned.txt", .size = 40};
   const auto tokens = LearnTextVocabulary(learn);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_LE(*tokens, 40u);
-  const auto vocabulary = Vocabulary::Load(directory_ / "learned.txt");
+  const auto vocabulary = Vocabulary::Load(directory_ / "new/learned.txt");
   ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
   EXPECT_EQ(vocabulary->size(), *tokens);
   EXPECT_LT(vocabulary->Find("the"), *tokens);
   PackTextOptions options = Options();
-  options.vocabulary = directory_ / "learned.txt";
+  options.vocabulary = directory_ / "new/learned.txt";
   EXPECT_EQ(PackText(options)->unknown, 0u);
   learn.interrupted = [] { return true; };
   learn.output = directory_ / "never.txt";

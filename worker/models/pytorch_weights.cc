@@ -335,6 +335,8 @@ absl::Status SaveWeights(const Model& model, absl::Span<const float> vector,
   return status;
 }
 
+bool DenseReadsImage(std::string_view model) { return model == "cnn" || model == "mlp"; }
+
 absl::StatusOr<std::string> FileChecksum(const std::string& path) {
   const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return OpenProblem(errno, path);

@@ -1,0 +1,17 @@
+// Numbers with what they count, for messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+
+namespace foreshard {
+
+// "1 server", "2 servers".
+inline std::string Counted(uint64_t count, std::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+}  // namespace foreshard
