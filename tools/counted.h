@@ -3,14 +3,13 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 
 namespace foreshard {
 
 // "1 server", "2 servers".
-inline std::string Counted(uint64_t count, std::string_view what) {
+inline std::string Counted(uint64_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
