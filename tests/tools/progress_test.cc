@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/counted.h"
 
 namespace foreshard {
 namespace {
