@@ -96,6 +96,9 @@ absl::Status FromJournal(const ExportFlags& flags, const StoredRun& run, Figures
 int Export(const ExportFlags& flags) {
   const absl::StatusOr<StoredRun> run = OpenRun(flags.directories, Shards::kAll);
   if (!run.ok()) return Fail("export", run.status());
+  const absl::Status layout =
+      CheckLayout(run->job.model().name(), flags.layout == "pytorch" ? Layout::kPyTorch : Layout::kCanonical);
+  if (!layout.ok()) return Fail("export", layout);
   LongWork work;
   Figures figures;
   const absl::Status done = flags.from_journal ? FromJournal(flags, *run, &figures, &work)
@@ -122,7 +125,8 @@ void AddExportCommand(CLI::App& program, int* exit_code) {
       ->required()
       ->type_name("FILE");
   command->add_option("--layout", flags->layout,
-                      "Of convolution filters: canonical (out, height, width, in), or pytorch (out, in, height, width)")
+                      "canonical, as workers have it; or pytorch, which load_state_dict takes: not of cnn and mlp, whose "
+                      "files 'foreshard weights' converts")
       ->check(CLI::IsMember({"canonical", "pytorch"}))
       ->capture_default_str();
   command->add_flag("--from-journal", flags->from_journal,

@@ -99,6 +99,7 @@ absl::Status FromFile(const ImportFlags& flags, LongWork* work) {
   const auto source =
       FileSource::Open(to->schema, flags.from, flags.layout == "pytorch" ? Layout::kPyTorch : Layout::kCanonical);
   if (!source.ok()) return source.status();
+  if (absl::Status known = CheckLayout(job->model().name(), (*source)->layout()); !known.ok()) return known;
   return Report(flags, *to, WriteRun(*to, **source, nullptr, flags.output, work), work);
 }
 
@@ -131,7 +132,7 @@ void AddImportCommand(CLI::App& program, int* exit_code) {
           ->type_name("DIR...")
           ->excludes(from);
   command->add_option("--layout", flags->layout,
-                      "Of --from's convolution filters, where the file does not say it: pytorch or canonical")
+                      "Of --from, where the file does not say it: pytorch or canonical")
       ->check(CLI::IsMember({"canonical", "pytorch"}))
       ->capture_default_str();
   command->add_option("--output", flags->output, "Folder to make shard-0, shard-1 ... in")->required()->type_name("DIR");

@@ -6,6 +6,7 @@
 #include "common/net/logging.h"
 #include "common/net/version.h"
 #include "tools/commands.h"
+#include "tools/compare.h"
 
 int main(int argc, char** argv) {
   foreshard::InitLogging(argv[0], "foreshard");
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   foreshard::AddExportCommand(app, &exit_code);
   foreshard::AddImportCommand(app, &exit_code);
   foreshard::AddReplayCommand(app, &exit_code);
+  foreshard::AddCompareCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <utility>
@@ -75,7 +76,7 @@ class RecordFolder {
   absl::Status Finish(uint32_t shards, const Vocabulary& vocabulary) {
     if (records_ < shards) {
       return absl::InvalidArgumentError(absl::StrCat("--shards: ", shards, ": the text makes only ", records_,
-                                                     " sequences for ", folder_, "; take fewer, or more text"));
+                                                     " sequences to train on; take fewer, or more text"));
     }
     if (fflush(file_.get()) != 0 || fseek(file_.get(), 0, SEEK_SET) != 0) {
       return absl::ErrnoToStatus(errno, absl::StrCat("can't write ", path_));
@@ -151,6 +152,14 @@ class TextPacker {
       status = EndWindow();
     } else if (!stream_.empty()) {
       status = Sequence(stream_.size());
+    }
+    if (status.ok() && figures_.records == 0) {
+      status = absl::InvalidArgumentError(absl::StrCat("--input: the text makes no sequence of ", options_.sequence,
+                                                       " tokens: it has ", figures_.tokens, "; give more text"));
+    }
+    if (status.ok() && both && figures_.held_out == 0) {
+      status = absl::InvalidArgumentError(absl::StrCat("--held-out: ", options_.held_out, ": the text makes only ",
+                                                       figures_.records, " sequences; hold more out, or give more text"));
     }
     if (status.ok()) status = train_->Finish(options_.shards, vocabulary_);
     if (status.ok() && both) status = test_->Finish(1, vocabulary_);
@@ -320,6 +329,8 @@ absl::StatusOr<PackTextFigures> PackText(const PackTextOptions& given) {
 absl::StatusOr<uint32_t> LearnTextVocabulary(const LearnTextOptions& options) {
   const auto files = FindTextFiles(options.inputs);
   if (!files.ok()) return files.status();
+  const std::string folder = std::filesystem::path(options.output).parent_path().string();
+  if (auto s = PrepareFolder(folder.empty() ? "." : folder); !s.ok()) return s;
   uint64_t bytes = 0, done = 0;
   for (const TextFile& file : *files) bytes += file.bytes;
   const BasicTokens basic(options.cased);

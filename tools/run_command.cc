@@ -15,6 +15,7 @@
 #include "common/net/credential_flags.h"
 #include "common/net/job_spec.h"
 #include "tools/commands.h"
+#include "tools/counted.h"
 #include "tools/files.h"
 #include "tools/run_job.h"
 
@@ -115,8 +116,9 @@ int Run(const RunFlags& flags) {
               path.c_str(), flags.job.empty() ? " (the default)" : "", job->model().name().c_str(),
               job->update().rule().c_str(), job->compression().push().c_str(),
               job->training().epochs());
-  std::printf("%u servers, %u workers%s; results and logs in %s\n", options.servers,
-              options.workers, options.evaluator ? ", an evaluator" : "", options.folder.c_str());
+  std::printf("%s, %s%s; results and logs in %s\n", Counted(options.servers, "server").c_str(),
+              Counted(options.workers, "worker").c_str(), options.evaluator ? ", an evaluator" : "",
+              options.folder.c_str());
   std::fflush(stdout);
   return RunJob(*job, options);
 }

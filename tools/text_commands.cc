@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/core/exit_code.h"
 #include "tools/commands.h"
+#include "tools/counted.h"
 #include "tools/interrupt.h"
 #include "tools/pack_text.h"
 #include "tools/progress_line.h"
@@ -35,11 +36,11 @@ int Pack(PackTextOptions options) {
   }
   if (!figures.ok()) return Fail("pack-text", figures.status());
   std::printf("%s: %s\n", options.output.c_str(),
-              absl::StrFormat("%d sequences of %d tokens%s in %d shards; %d tokens of %d files, %.2f %% unknown",
-                              figures->records, options.sequence,
+              absl::StrFormat("%s of %d tokens%s in %s; %d tokens of %s, %.2f %% unknown",
+                              Counted(figures->records, "sequence"), options.sequence,
                               figures->held_out > 0 ? absl::StrFormat(", %d of them for testing,", figures->held_out)
                                                     : std::string(),
-                              options.shards, figures->tokens, figures->files,
+                              Counted(options.shards, "shard"), figures->tokens, Counted(figures->files, "file"),
                               Percent(figures->unknown, std::max<uint64_t>(figures->tokens, 1)))
                   .c_str());
   return kExitDone;

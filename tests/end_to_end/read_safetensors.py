@@ -22,12 +22,13 @@ def parse(path):
     end = 0
     for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, stop = about["data_offsets"]
-        assert about["dtype"] == "F32" and begin == end, (name, about)
+        size, kind = {"F32": (4, "f"), "I64": (8, "q")}[about["dtype"]]
+        assert begin == end, (name, about)
         elements = 1
         for dimension in about["shape"]:
             elements *= dimension
-        assert stop - begin == 4 * elements, (name, about)
-        tensors[name] = (about["shape"], struct.unpack_from("<%df" % elements, values, begin))
+        assert stop - begin == size * elements, (name, about)
+        tensors[name] = (about["shape"], struct.unpack_from(f"<{elements}{kind}", values, begin))
         end = stop
     assert end == len(values)
     return metadata, tensors

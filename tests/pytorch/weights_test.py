@@ -3,6 +3,7 @@
 strictly there, what is saved there loads here, and both make the same of a batch.
 
     weights_test.py --weights-step build/bin/weights_step --model resnet20 --shape 32,32,3
+    weights_test.py --weights-step build/bin/weights_step --model bert_tiny --shape 24,1,1 --targets 5
 
 Where there is no PyTorch it says so and ends with 77, which CTest counts as skipped.
 """
@@ -56,8 +57,12 @@ def write(path, state):
         file.write(struct.pack("<Q", len(text)) + text + values)
 
 
-def make(name, shape):
+def make(arguments, shape):
     """The model as PyTorch's users write it: images are flattened by channel, height, width."""
+    name = arguments.model
+    if arguments.targets:
+        from hugging_face_bert import Bert
+        return Bert(name, CLASSES, next_sentence=arguments.next_sentence).eval()
     import torch.nn.functional as F
     from pytorch_models import Mlp, make_model
 
@@ -72,10 +77,35 @@ def make(name, shape):
     return model.eval()
 
 
-def difference(model, folder, shape):
+def text_difference(model, folder, arguments, positions):
+    """Largest between the model's logarithms of targets' and labels' likelihoods and ours."""
+    import numpy
+    import torch
+
+    def whole(name, *shape):
+        return torch.from_numpy(numpy.fromfile(os.path.join(folder, name + ".i32"), "<i4")).long().view(EXAMPLES, *shape)
+
+    def losses(name):
+        return torch.from_numpy(numpy.fromfile(os.path.join(folder, name + ".f32"), "<f4")).view(EXAMPLES, -1)
+
+    targets, at = whole("targets", arguments.targets), whole("target_positions", arguments.targets)
+    mask = torch.arange(positions)[None] < whole("lengths")[:, None]
+    with torch.no_grad():
+        logits, side = model.double()(whole("tokens", positions), whole("segments", positions), mask)
+    logits = torch.log_softmax(logits, 2).gather(1, at[:, :, None].expand(-1, -1, CLASSES))
+    theirs = logits.gather(2, targets.clamp(min=0)[:, :, None])[:, :, 0] * (targets >= 0)
+    worst = (theirs + losses("losses")).abs().max().item() / max(1.0, theirs.abs().max().item())
+    if side is not None:
+        worst = max(worst, (torch.log_softmax(side, 1) + losses("side_losses")).abs().max().item())
+    return worst
+
+
+def difference(model, folder, shape, arguments):
     """Largest between the model's logits and ours, each less its example's mean."""
     import numpy
     import torch
+    if arguments.targets:
+        return text_difference(model, folder, arguments, shape[0])
     height, width, channels = shape
     inputs = numpy.fromfile(os.path.join(folder, "inputs.f32"), "<f4")
     inputs = torch.from_numpy(inputs.reshape(EXAMPLES, height, width, channels).transpose(0, 3, 1, 2).copy())
@@ -91,6 +121,8 @@ def main():
     parser.add_argument("--weights-step", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--shape", required=True, help="height,width,channels")
+    parser.add_argument("--targets", type=int, default=0, help="of a sequence; a BERT's")
+    parser.add_argument("--next-sentence", action="store_true", help="a BERT's second objective")
     arguments = parser.parse_args()
     try:
         import torch
@@ -101,20 +133,22 @@ def main():
     torch.set_num_threads(1)
     shape = tuple(int(side) for side in arguments.shape.split(","))
     command = [arguments.weights_step, "--model", arguments.model, "--shape", arguments.shape]
+    if arguments.targets:
+        command += ["--targets", str(arguments.targets)] + ["--next-sentence"] * arguments.next_sentence
     failures = []
     with tempfile.TemporaryDirectory(prefix="foreshard-weights-") as folder:
         path = os.path.join(folder, "weights.safetensors")
 
         subprocess.run(command + ["--save", folder], check=True)
-        model = make(arguments.model, shape)
+        model = make(arguments, shape)
         model.load_state_dict(read(path), strict=True)
-        worst = difference(model, folder, shape)
+        worst = difference(model, folder, shape, arguments)
         print(f"{arguments.model}: out of ours: {len(model.state_dict())} tensors, logits differ by {worst:.1e}")
         if not worst <= TOLERANCE:
             failures.append("what we save is something else there")
 
         for half in (False, True):
-            model = make(arguments.model, shape)
+            model = make(arguments, shape)
             for module in model.modules():
                 if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
                     torch.nn.init.normal_(module.running_mean, 0, 0.2)
@@ -122,12 +156,19 @@ def main():
                     torch.nn.init.uniform_(module.weight, 0.5, 1.5)
                     torch.nn.init.normal_(module.bias, 0, 0.2)
                     module.num_batches_tracked += 17
+                elif isinstance(module, torch.nn.LayerNorm):
+                    torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+                    torch.nn.init.normal_(module.bias, 0, 0.2)
             state = {name: value.half() if half and value.is_floating_point() else value
                      for name, value in model.state_dict().items()}
             model.load_state_dict(state)
+            if arguments.targets and not half:  # what a state_dict of Hugging Face's has besides
+                state["bert.embeddings.position_ids"] = torch.arange(512)[None]
+                state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
+                state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
             write(path, state)
             subprocess.run(command + ["--load", folder], check=True)
-            worst = difference(model, folder, shape)
+            worst = difference(model, folder, shape, arguments)
             print(f"{arguments.model}: into ours{' from F16' if half else ''}: logits differ by {worst:.1e}")
             if not worst <= TOLERANCE:
                 failures.append("what we load is something else here")

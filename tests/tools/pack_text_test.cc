@@ -159,6 +159,23 @@ TEST_F(PackTextTest, RefusesByNameAndLeavesNothing) {
   options.shards = 3;
   ExpectRefused(options, "--shards: 3: the text makes only 2 sequences");
   options = Options();
+  options.held_out = 3;
+  ExpectRefused(options, "--held-out: 3: the text makes only 2 sequences");
+  options = Options();
+  options.inputs = {Write("empty.txt", " \n\n")};
+  ExpectRefused(options, "--input: the text makes no sequence of 8 tokens: it has 0");
+  EXPECT_THAT(std::string(LearnTextVocabulary({.inputs = options.inputs, .output = directory_ / "none.txt"}).status().message()),
+              HasSubstr("there are no words in the text; --input"));
+  for (const char* missing : {"[CLS]", "[SEP]", "[MASK]"}) {
+    std::string tokens;
+    for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"}) {
+      if (token != std::string_view(missing)) absl::StrAppend(&tokens, token, "\n");
+    }
+    options = Options();
+    options.vocabulary = Write("bad.txt", tokens);
+    ExpectRefused(options, absl::StrCat("bad.txt: has no ", missing, " among its 5 tokens"));
+  }
+  options = Options();
   options.output = directory_ / "in";
   ExpectRefused(options, "is there already");
   Write("in/3.txt", "fine\nand \xc3\x28 not");
@@ -185,16 +202,16 @@ TEST_F(PackTextTest, ReplacesWhatAKilledRunHasLeft) {
 TEST_F(PackTextTest, LearnsAVocabularyThatPacksWithoutUnknown) {
   fs::remove(directory_ / "in/2.gz");
   Write("in/1.txt", "the other mother thought of the other brother\nthen there was the weather");
-  LearnTextOptions learn{.inputs = {directory_ / "in"}, .output = directory_ / "learned.txt", .size = 40};
+  LearnTextOptions learn{.inputs = {directory_ / "in"}, .output = directory_ / "new/learned.txt", .size = 40};
   const auto tokens = LearnTextVocabulary(learn);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_LE(*tokens, 40u);
-  const auto vocabulary = Vocabulary::Load(directory_ / "learned.txt");
+  const auto vocabulary = Vocabulary::Load(directory_ / "new/learned.txt");
   ASSERT_TRUE(vocabulary.ok()) << vocabulary.status();
   EXPECT_EQ(vocabulary->size(), *tokens);
   EXPECT_LT(vocabulary->Find("the"), *tokens);
   PackTextOptions options = Options();
-  options.vocabulary = directory_ / "learned.txt";
+  options.vocabulary = directory_ / "new/learned.txt";
   EXPECT_EQ(PackText(options)->unknown, 0u);
   learn.interrupted = [] { return true; };
   learn.output = directory_ / "never.txt";

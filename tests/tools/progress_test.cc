@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/counted.h"
 
 namespace foreshard {
 namespace {
@@ -45,6 +46,8 @@ TEST(Format, Counts) {
   EXPECT_EQ(FormatCount(0), "0");
   EXPECT_EQ(FormatCount(64), "64");
   EXPECT_EQ(FormatCount(1234567), "1,234,567");
+  EXPECT_EQ(Counted(1, "server"), "1 server");
+  EXPECT_EQ(Counted(0, "server"), "0 servers");
 }
 
 v1::JobSpec Job() {

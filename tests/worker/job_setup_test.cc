@@ -5,6 +5,9 @@
 
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
+#include "common/net/job_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -98,6 +101,41 @@ TEST(JobSetup, TextIsComputedInMicroBatches) {
   EXPECT_EQ(LargestBatch(job), 8u);
   job.mutable_model()->set_name("resnet20");  // evaluation recalibrates on whole batches
   EXPECT_EQ(LargestBatch(job), 512u);
+}
+
+// The paper's settings on the model that they are for: its patterns find tensors, and a block of the
+// codec is a row of a table.
+TEST(JobSetup, BertJobsFitTheirModels) {
+  auto device = kernels::MakeDevice("cpu").value();
+  for (const char* name : {"bert_base", "bert_large"}) {
+    SCOPED_TRACE(name);
+    const auto job = LoadJobSpec(absl::StrCat(FORESHARD_SOURCE_DIR "/deploy/jobs/", name, "_apmsqueeze.textproto"), {});
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->training().workers() * job->training().batch_size(), 4096u);
+    EXPECT_TRUE(job->training().has_clip_norm());
+    ModelOptions options{.name = job->model().name(), .input = {128, 1, 1}, .classes = 30522, .batch_size = LargestBatch(*job)};
+    EXPECT_LE(options.batch_size, 16u);
+    options.text = {.targets = 19, .next_sentence = job->model().next_sentence()};
+    const auto model = MakeModel(options, *device);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto plan = ShardPlan::Create((*model)->schema(), MakePlanOptions(*job));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    uint64_t full = 0, all = 0;
+    for (const SegmentPlan& segment : plan->segments()) {
+      for (const Block& block : segment.blocks) {
+        all += block.elements;
+        full += block.full ? block.elements : 0;
+      }
+    }
+    EXPECT_EQ(all, (*model)->schema().trainable_elements());
+    EXPECT_GT(full, 0u);
+    EXPECT_LT(full, all / 200);
+    for (const TensorSpec& tensor : (*model)->schema().tensors()) {
+      if (tensor.name == "bert.embeddings.word_embeddings.weight") {
+        EXPECT_EQ(tensor.shape[1], job->compression().block_elements());
+      }
+    }
+  }
 }
 
 TEST(JobSetup, MemoryCountsWhatTheRuleKeeps) {

@@ -4,6 +4,10 @@
 
     pytorch_steps.py MODEL HEIGHT WIDTH CHANNELS BATCH
 
+Its products outside convolutions are those of the BLAS that it finds, which makes most of a BERT's
+step: Debian's reference BLAS takes many times as long as OpenBLAS (package libopenblas0-pthread, or
+LD_LIBRARY_PATH to it). What it has found is among its words.
+
 It says "ready WORDS" or "absent REASON", and then, for each line with a number of steps, the
 seconds that one of them took.
 """
@@ -67,6 +71,18 @@ class TextTrainee(Trainee):
         return self.model.loss(self.inputs)[0]
 
 
+def blas():
+    """Which library makes products."""
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        names = {os.path.basename(line.rstrip()) for line in file if "blas" in line or "mkl_" in line}
+    for name in sorted(names):
+        if name.startswith("libopenblas"):
+            return "with OpenBLAS"
+        if name.startswith("libmkl"):
+            return "with MKL"
+    return "with the reference BLAS" if names else "with a BLAS of its own"
+
+
 def main():
     name = sys.argv[1]
     height, width, channels, batch = (int(text) for text in sys.argv[2:6])
@@ -87,7 +103,7 @@ def main():
     times = [min(trainee.seconds(1) for _ in range(3)) for trainee in trainees]
     faster = times.index(min(times))
     layout = () if len(trainees) == 1 else (("NCHW", "channels last")[faster],)
-    print("ready PyTorch", torch.__version__, *layout, flush=True)
+    print("ready PyTorch", torch.__version__, *layout, *([blas()] if name.startswith("bert") else []), flush=True)
     for line in sys.stdin:
         print(trainees[faster].seconds(int(line)), flush=True)
 

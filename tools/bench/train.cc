@@ -6,7 +6,8 @@
 // library; see kernels/README.md for what that leaves out.
 //
 // train/MODEL/pytorch: milliseconds a step, beside those of PyTorch on the same model, batch
-// and one thread. Both take turns, and the ratio is the median of the pairs'.
+// and one thread. Both take turns, and the ratio is the median of the pairs'. For bert_tiny PyTorch
+// wants a good BLAS (pytorch_steps.py), and says which it has.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -10,14 +10,29 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "worker/models/pytorch_weights.h"
 
 namespace foreshard {
 namespace {
 
 constexpr uint64_t kPieceElements = 1 << 20;
 constexpr char kLayoutKey[] = "foreshard.layout";
+
+constexpr char kMeanSuffix[] = ".running_mean";
+
+// Names of the counts that PyTorch has beside running statistics.
+std::vector<std::string> CountNames(const Schema& schema, Layout layout) {
+  std::vector<std::string> names;
+  for (const TensorSpec& tensor : schema.tensors()) {
+    if (layout != Layout::kPyTorch || !absl::EndsWith(tensor.name, kMeanSuffix)) continue;
+    names.push_back(absl::StrCat(absl::StripSuffix(tensor.name, kMeanSuffix), ".num_batches_tracked"));
+  }
+  return names;
+}
 
 bool IsFilter(const TensorSpec& tensor) { return tensor.shape.size() == 4; }
 
@@ -104,6 +119,13 @@ absl::Status ReadAcross(const Pieces& pieces, BeginOf begin_of, ElementsOf eleme
 }  // namespace
 
 const char* ToString(Layout layout) { return layout == Layout::kPyTorch ? "pytorch" : "canonical"; }
+
+absl::Status CheckLayout(const std::string& model, Layout layout) {
+  if (layout != Layout::kPyTorch || !DenseReadsImage(model)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--layout: pytorch: model ", model, " has a dense layer that reads an image, whose columns PyTorch has in another "
+      "order; take --layout canonical, and 'foreshard weights' to convert the file"));
+}
 
 absl::StatusOr<CheckpointCut> ChooseCheckpoints(const StoredRun& run, uint64_t tolerance, WorkWatch* watch) {
   struct Candidate {
@@ -268,7 +290,8 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const Schema& schem
     }
     source->layout_ = said->second == ToString(Layout::kPyTorch) ? Layout::kPyTorch : Layout::kCanonical;
   }
-  std::set<std::string> known;
+  const std::vector<std::string> counts = CountNames(schema, source->layout_);
+  std::set<std::string> known(counts.begin(), counts.end());
   for (const TensorSpec& tensor : schema.tensors()) {
     known.insert(tensor.name);
     const std::vector<uint64_t> shape = ShapeIn(source->layout_, tensor);
@@ -323,6 +346,9 @@ absl::Status ExportModel(const Schema& schema, const ParameterSource& source, La
         absl::StrCat("--output: ", path, " is there already; give another name, or --replace"));
   }
   std::vector<SafetensorsTensor> tensors;
+  const std::vector<std::string> counts = CountNames(schema, layout);
+  // First, so that they are aligned to their size, which PyTorch's loader wants.
+  for (const std::string& name : counts) tensors.push_back({.name = name, .type = SafetensorsType::kI64});
   for (const TensorSpec& tensor : schema.tensors()) {
     tensors.push_back({.name = tensor.name, .shape = ShapeIn(layout, tensor)});
   }
@@ -333,6 +359,8 @@ absl::Status ExportModel(const Schema& schema, const ParameterSource& source, La
   auto writer = SafetensorsWriter::Create(std::move(tensors), metadata,
                                           [&file](ByteSpan bytes) { return file.Append(bytes); });
   if (!writer.ok()) return writer.status();
+  const std::string zeros(counts.size() * sizeof(int64_t), '\0');
+  if (absl::Status written = writer->Append(AsBytes(zeros)); !written.ok()) return written;
   std::vector<float> values;
   for (size_t t = 0; t < schema.tensors().size(); ++t) {
     const TensorSpec& tensor = schema.tensors()[t];

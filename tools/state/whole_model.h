@@ -23,12 +23,15 @@
 
 namespace foreshard {
 
-// Of tensors with four dimensions, convolution filters: [out, height, width, in], as workers have
-// them, or [out, in, height, width]. All others are the same in both. (A dense layer that reads an image takes
-// its inputs by height, width and channel in both.)
+// kCanonical: as workers have them. kPyTorch: what load_state_dict takes, strict: convolution filters are
+// [out, in, height, width] instead of [out, height, width, in], and beside running statistics lies
+// num_batches_tracked (I64), written as 0, ignored when read.
 enum class Layout { kCanonical, kPyTorch };
 // "canonical", "pytorch".
 const char* ToString(Layout layout);
+// INVALID_ARGUMENT: the model has a dense layer that reads an image, whose columns PyTorch orders in a way that
+// its schema does not tell; `foreshard weights`, which reads the job's data too, converts it.
+absl::Status CheckLayout(const std::string& model, Layout layout);
 
 // The flat vector, in the canonical layout, from wherever it lies.
 class ParameterSource {

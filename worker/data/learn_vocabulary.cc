@@ -67,7 +67,7 @@ class Learner {
   }
 
   absl::StatusOr<std::vector<std::string>> Run() {
-    if (words_.empty()) return absl::InvalidArgumentError("there are no words in the text");
+    if (words_.empty()) return absl::InvalidArgumentError("there are no words in the text; --input is to name plain text");
     if (tokens_.size() > options_.size) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--size: ", options_.size, ": the special tokens and the text's characters alone are ",

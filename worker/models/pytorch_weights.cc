@@ -179,7 +179,7 @@ absl::Status CheckTensors(const Model& model, const SafetensorsReader& reader,
           swapped ? (layout == WeightLayout::kPytorch
                          ? "; it is in our own layout: foreshard weights --to-pytorch converts it"
                          : "; it is in PyTorch's layout: foreshard weights --from-pytorch converts it")
-                  : "; is it of this model, and of as many classes?"));
+                  : "; is it of a model of this size, and of as many classes or tokens?"));
     }
     if (found->type == SafetensorsType::kI64) {
       return absl::InvalidArgumentError(
@@ -334,6 +334,8 @@ absl::Status SaveWeights(const Model& model, absl::Span<const float> vector,
   if (!status.ok()) unlink(beside.c_str());
   return status;
 }
+
+bool DenseReadsImage(std::string_view model) { return model == "cnn" || model == "mlp"; }
 
 absl::StatusOr<std::string> FileChecksum(const std::string& path) {
   const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,6 +55,10 @@ inline absl::Status SavePytorchWeights(const Model& model, absl::Span<const floa
                                        const std::string& path) {
   return SaveWeights(model, vector, path, WeightLayout::kPytorch);
 }
+
+// Models with a dense layer that reads an image: how PyTorch orders its columns follows from the
+// data's shape, which a schema does not have.
+bool DenseReadsImage(std::string_view model);
 
 // XXH3-64 of a file's bytes, as 16 hexadecimal digits. NOT_FOUND, or as the file system says.
 absl::StatusOr<std::string> FileChecksum(const std::string& path);

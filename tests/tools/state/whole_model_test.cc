@@ -90,7 +90,8 @@ TEST_F(WholeModel, PythonReadsTheFileAndFindsFiltersWherePyTorchHasThem) {
   EXPECT_EQ(said["metadata"]["format"], "pt");
   EXPECT_EQ(said["metadata"]["foreshard.layout"], "pytorch");
   EXPECT_EQ(said["metadata"]["foreshard.step"], "12");
-  EXPECT_EQ(said["tensors"].size(), 4u);
+  EXPECT_EQ(said["tensors"].size(), 5u);
+  EXPECT_EQ(said["tensors"]["bn.num_batches_tracked"]["shape"], std::vector<int>());
   EXPECT_EQ(said["tensors"]["conv.weight"]["shape"], (std::vector<int>{8, 4, 3, 3}));
   EXPECT_EQ(said["tensors"]["dense.weight"]["shape"], (std::vector<int>{10, 200}));
   EXPECT_EQ(said["tensors"]["conv.weight"]["first"].get<float>(), whole[0]);
@@ -105,6 +106,14 @@ TEST_F(WholeModel, PythonReadsTheFileAndFindsFiltersWherePyTorchHasThem) {
   ASSERT_TRUE(reader.ReadFloats(*reader.Find("conv.weight"), 0, absl::MakeSpan(filters)).ok());
   const int o = 5, i = 2, y = 1, x = 0;
   EXPECT_EQ(filters[((o * 4 + i) * 3 + y) * 3 + x], whole[((o * 3 + y) * 3 + x) * 4 + i]);
+}
+
+TEST(Layouts, ModelsWhoseDenseLayerReadsAnImageHaveNoneOfPyTorch) {
+  EXPECT_TRUE(CheckLayout("resnet20", Layout::kPyTorch).ok());
+  EXPECT_TRUE(CheckLayout("bert_tiny", Layout::kPyTorch).ok());
+  EXPECT_TRUE(CheckLayout("cnn", Layout::kCanonical).ok());
+  EXPECT_THAT(std::string(CheckLayout("cnn", Layout::kPyTorch).message()),
+              HasSubstr("--layout: pytorch: model cnn has a dense layer that reads an image"));
 }
 
 TEST_F(WholeModel, TheNewestCheckpointsThatGoTogetherAreTaken) {

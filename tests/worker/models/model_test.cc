@@ -10,6 +10,7 @@
 #include "common/core/random.h"
 #include "tests/kernels/cpu/reference_network.h"
 #include "worker/models/layered_model.h"
+#include "worker/models/pytorch_weights.h"
 
 namespace foreshard {
 namespace {
@@ -94,7 +95,10 @@ TEST(RegistryTest, HasWhatTheCatalogueSays) {
     if (IsAnalytic(name)) options.elements = 100;
     auto device = kernels::MakeDevice("cpu").value();
     auto model = MakeModel(options, *device);
-    EXPECT_TRUE(model.ok()) << model.status();
+    ASSERT_TRUE(model.ok()) << model.status();
+    bool image = false;
+    for (size_t i = 0; i < (*model)->schema().tensors().size(); ++i) image |= (*model)->ImageColumns(i).has_value();
+    EXPECT_EQ(image, DenseReadsImage(name)) << name;
   }
 }
 
