@@ -24,6 +24,9 @@ constexpr float kRetryRampSeconds = 0.2f;
 constexpr size_t kMaxEvaluations = 20'000;
 // Starts of workers whose slot was taken again; beyond, the oldest are forgotten.
 constexpr size_t kMaxPastWorkers = 10'000;
+// A worker may tell of batches that it completed while the lead was away, and hold as many as it was
+// dealt before and after the lead forgot what it had dealt.
+constexpr uint64_t kReportedHands = 4;
 
 }  // namespace
 
@@ -58,12 +61,15 @@ Lead::Lead(ServerContext& context)
 Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
   const uint64_t before = rounds == nullptr ? 0 : rounds->changes();
+  const uint64_t completed_before = dealer_->completed_tickets();
   Deal deal = slots_.Apply(event, incarnation, context_.job, context_.shard.agreement()->train_examples, dealer_.get());
   // Workers that wait ask many times a second.
   if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty() &&
       (rounds == nullptr || rounds->changes() == before)) {
     return deal;
   }
+  // Whoever says so may say it twice, or of batches that were never its own.
+  if (event.kind == DealerEvent::Kind::kComplete && dealer_->completed_tickets() == completed_before) return deal;
   Event record = ToEvent(event);
   record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
@@ -166,6 +172,14 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   return reply;
 }
 
+absl::Status Lead::CheckCount(const char* field, int count) const {
+  const uint64_t most = kReportedHands * MaxOutstanding(context_.job);
+  if (static_cast<uint64_t>(count) <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", count, " tickets; a worker holds at most ",
+                                                 MaxOutstanding(context_.job), ", and ", most,
+                                                 " are taken in one message"));
+}
+
 void Lead::Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets) {
   for (const uint64_t ticket : tickets) Perform({DealerEvent::Kind::kComplete, worker, ticket});
   NoteProgress();
@@ -203,6 +217,8 @@ void Lead::NoteProgress() {
 
 absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     const v1::FetchTicketsRequest& request) {
+  if (absl::Status status = CheckCount("completed", request.completed_size()); !status.ok()) return status;
+  if (absl::Status status = CheckCount("held", request.held_size()); !status.ok()) return status;
   const uint32_t worker = request.worker();
   absl::Status known = context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
   const bool forgotten = absl::IsFailedPrecondition(known) && WasForgotten(worker, request.incarnation());
@@ -401,6 +417,7 @@ absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
 }
 
 absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
+  if (absl::Status status = CheckCount("completed", request.completed_size()); !status.ok()) return status;
   const uint32_t worker = request.worker();
   const absl::StatusOr<bool> left =
       context_.members.Leave(worker, request.incarnation(), MonotonicNanoseconds());

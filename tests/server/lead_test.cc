@@ -337,6 +337,45 @@ TEST(Lead, CountsExamplesAndRemembersEarlierStartsOfASlot) {
   EXPECT_EQ(status.past_workers(0).state(), "fenced");
 }
 
+// What changes nothing leaves no record: one byte of a message would be many on the disk.
+TEST(Lead, OnlyBatchesThatSomebodyHoldsAreCompleted) {
+  RecordingSink sink;
+  TestServers servers(TestJob(), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  ASSERT_EQ(Tickets(*lead.Fetch(0, a, 2)), (std::vector<uint64_t>{0, 1}));
+  const size_t records = sink.records().size();
+  ASSERT_TRUE(lead.Fetch(0, a, 0, std::vector<uint64_t>(20, 5)).ok());
+  ASSERT_TRUE(lead.Fetch(1, b, 0, {0, 1, ~uint64_t{0}}).ok());  // another's
+  EXPECT_EQ(sink.records().size(), records);
+  ASSERT_TRUE(lead.Fetch(0, a, 0, {0, 0, 0}).ok());
+  EXPECT_EQ(sink.records().size(), records + 1);
+  ASSERT_TRUE(lead.Leave(0, a).ok());
+  const size_t left = sink.records().size();
+  // What is dealt again may have been done by who was given up.
+  ASSERT_TRUE(lead.Fetch(1, b, 0, {1, 1}).ok());
+  EXPECT_EQ(sink.records().size(), left + 1);
+  EXPECT_EQ(servers.Status().completed_tickets(), 2);
+}
+
+TEST(Lead, ListsOfTicketsAreNoLongerThanAnyWorkersCanBe) {
+  RecordingSink sink;
+  TestServers servers(TestJob(), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const size_t records = sink.records().size();
+  const std::vector<uint64_t> many(200'000, 5);
+  const absl::Status refused = lead.Fetch(0, a, 1, many).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("completed: 200000 tickets; a worker holds at most 8, and 32 are taken in one message"));
+  EXPECT_EQ(lead.Leave(0, a, many).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(servers.Status().workers(0).state(), "training");
+  EXPECT_EQ(sink.records().size(), records);
+  EXPECT_TRUE(lead.Fetch(0, a, 1, std::vector<uint64_t>(32, 5)).ok());
+}
+
 TEST(Lead, ARefusalNamesTheFieldThatDiffers) {
   TestServers servers(TestJob());
   LeadClient lead(servers);
