@@ -39,6 +39,9 @@ class Lead {
   absl::StatusOr<v1::ReportReply> Report(const v1::ReportRequest& request);
   absl::StatusOr<v1::LeaveReply> Leave(const v1::LeaveRequest& request);
 
+  // Whether this or an earlier lead can have given the incarnation: as FetchTickets holds it of workers
+  // that were forgotten.
+  bool MayHaveGiven(uint64_t incarnation) const;
   // The worker's lease is over: its batches are dealt again.
   void NoteLost(uint32_t worker, uint64_t incarnation);
   // Nothing more is dealt; the first reason stays.
