@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/net/wire_limits.h"
 #include "glog/logging.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
@@ -26,6 +27,7 @@ grpc::ServerUnaryReactor* AdminService::Stop(grpc::CallbackServerContext* contex
   return ServeTyped<v1::StopRequest, v1::StopReply>(
       context_.buffers, context, message, out, Turn::kAtOnce, [this](const auto& call) {
         const v1::StopRequest& request = call->request;
+        if (absl::Status status = CheckLimits(request); !status.ok()) return call->Finish(status);
         const std::string reason = request.reason().empty() ? "asked to stop" : request.reason();
         LOG(INFO) << "stop" << (request.exit_process() ? " and exit" : "") << ": " << reason;
         if (lead_ != nullptr) lead_->Stop(reason);

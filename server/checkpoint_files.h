@@ -83,7 +83,8 @@ class CheckpointWriter {
     absl::Status removal;
   };
   // Makes it safe, gives it its name, removes all but the newest `keep` (at least 1).
-  // FAILED_PRECONDITION: segments are missing.
+  // FAILED_PRECONDITION: segments are missing. INVALID_ARGUMENT: a manifest that nobody would read again.
+  // DATA_LOSS: the disk gives another manifest back than was written.
   absl::StatusOr<Committed> Commit(uint32_t keep);
 
   const CheckpointManifest& manifest() const { return manifest_; }
@@ -102,6 +103,8 @@ class CheckpointWriter {
   absl::Status Finish(const std::string& name, File* file);
   absl::Status AddState(uint32_t segment, uint64_t number, absl::string_view state);
   absl::Status WriteAll();
+  // Of the manifest, before older checkpoints are removed for it.
+  absl::Status ReadBack() const;
   void RemoveOlder(uint32_t keep, Committed* committed);
   absl::Status Keep(absl::Status status);
 

@@ -102,6 +102,19 @@ uint64_t CheckpointManifest::next_number() const {
 }
 
 absl::StatusOr<std::string> EncodeManifest(const CheckpointManifest& manifest) {
+  const auto too_long = [](uint64_t bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's manifest would have ", bytes,
+                                                   " bytes or more; no more than ", kMaxManifestBytes,
+                                                   " are read again"));
+  };
+  if (std::max(manifest.states.size(), manifest.files.size()) > kMostEntries) {
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's manifest would have ", manifest.states.size(),
+                                                   " states and ", manifest.files.size(), " files; no more than ",
+                                                   kMostEntries, " of each are read again"));
+  }
+  uint64_t extra_bytes = 0;
+  for (const auto& [key, value] : manifest.about.extra) extra_bytes += key.size() + value.size();
+  if (extra_bytes > kMaxManifestBytes) return too_long(extra_bytes);
   for (const auto& [key, value] : manifest.about.extra) {
     for (const std::string* text : {&key, &value}) {
       if (const auto valid = JsonText(*text); !valid.ok()) return valid.status();
@@ -138,6 +151,12 @@ absl::StatusOr<std::string> EncodeManifest(const CheckpointManifest& manifest) {
   text.resize(text.size() - 2);
   const uint64_t checksum = Checksum(AsBytes(text));
   absl::StrAppend(&text, kChecksumKey, Hex(checksum), kEnd);
+  if (text.size() > kMaxManifestBytes) return too_long(text.size());
+  const absl::StatusOr<CheckpointManifest> read = ParseManifest(text);
+  if (!read.ok() || !(*read == manifest)) {
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's manifest could not be read again: ",
+                                                   read.ok() ? "it would say something else" : read.status().message()));
+  }
   return text;
 }
 

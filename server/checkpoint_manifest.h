@@ -72,7 +72,8 @@ inline constexpr uint32_t kCheckpointFormat = 1;
 inline constexpr FormatRange kCheckpointFormats = {.oldest = 1, .newest = kCheckpointFormat};
 inline constexpr uint64_t kMaxManifestBytes = 64 << 20;
 
-// INVALID_ARGUMENT: text that is no UTF-8.
+// INVALID_ARGUMENT: text that is no UTF-8, or what ParseManifest would not read: more than
+// kMaxManifestBytes, more than 2^20 states or files.
 absl::StatusOr<std::string> EncodeManifest(const CheckpointManifest& manifest);
 // DATA_LOSS: cut, changed or not a manifest. FAILED_PRECONDITION: a format that this
 // program does not read.

@@ -213,6 +213,16 @@ absl::Status CheckpointWriter::AddDealer(uint64_t number, absl::string_view stat
   return Keep(AddState(kDealerSegment, number, state));
 }
 
+absl::Status CheckpointWriter::ReadBack() const {
+  const std::string path = absl::StrCat(folder_, "/", internal::kManifestName);
+  const absl::StatusOr<std::string> text = storage_->Read(path);
+  if (!text.ok()) return text.status();
+  const absl::StatusOr<CheckpointManifest> read = ParseManifest(*text);
+  if (read.ok() && *read == manifest_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(storage_->Describe(path), " does not read back as it was written: ",
+                                          read.ok() ? "it says something else" : read.status().message()));
+}
+
 absl::Status CheckpointWriter::WriteAll() {
   if (next_segment_ != segments_.size()) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint: ", next_segment_, " of ",
@@ -231,6 +241,7 @@ absl::Status CheckpointWriter::WriteAll() {
   if (absl::Status status = Create(internal::kManifestName, &file); !status.ok()) return status;
   if (absl::Status status = file.file->Append({AsBytes(*text)}); !status.ok()) return status;
   if (absl::Status status = file.file->Sync(); !status.ok()) return status;
+  if (absl::Status status = ReadBack(); !status.ok()) return status;
   if (absl::Status status = storage_->SyncFolder(folder_); !status.ok()) return status;
   if (absl::Status status = storage_->Rename(folder_, CheckpointName(manifest_.index)); !status.ok()) {
     return status;

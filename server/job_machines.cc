@@ -12,12 +12,6 @@ namespace {
 
 constexpr uint32_t kMaxOutstanding = 8;
 
-// Elastic rules complete batches by the exchange: a worker may hold those of the one
-// under way and of the next beside what it fetched ahead.
-uint32_t MaxOutstanding(const v1::JobSpec& job) {
-  return kMaxOutstanding + 2 * job.update().local_steps();
-}
-
 // With the workers that the job is planned for.
 uint64_t Rounds(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   return batches_per_epoch / job.training().workers() * job.training().epochs();
@@ -129,6 +123,12 @@ std::optional<PhaseControlOptions> MakePhaseControlOptions(const v1::JobSpec& jo
                              .span_rounds = std::max<uint64_t>((SpanRounds(job) + measure / 2) / measure, 1) * measure,
                              .warmup_tickets = static_cast<uint64_t>(std::ceil(WarmupTickets(job, batches_per_epoch))),
                              .error_limit = job.apmsqueeze().error_limit()};
+}
+
+// Elastic rules complete batches by the exchange: a worker may hold those of the one
+// under way and of the next beside what it fetched ahead.
+uint32_t MaxOutstanding(const v1::JobSpec& job) {
+  return kMaxOutstanding + 2 * job.update().local_steps();
 }
 
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch) {

@@ -27,6 +27,9 @@ absl::Status CheckFreeze(const v1::JobSpec& job, uint64_t batches_per_epoch);
 std::optional<PhaseControlOptions> MakePhaseControlOptions(const v1::JobSpec& job,
                                                            uint64_t batches_per_epoch);
 
+// Batches that a worker may hold.
+uint32_t MaxOutstanding(const v1::JobSpec& job);
+
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch);
 
 }  // namespace foreshard

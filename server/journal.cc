@@ -20,6 +20,13 @@ constexpr size_t kMostUnsynced = 8;
 constexpr int kPatienceParts = 10;
 constexpr uint64_t kMostPayloadBytes = (uint64_t{1} << 32) - 1 - kEventOverheadBytes;
 
+// Of an event that stays away.
+absl::Status Missing(const absl::Status& came) {
+  return absl::InternalError(absl::StrCat(came.message(),
+                                          ", although it has its number, and later ones wait for it; this is a "
+                                          "fault of the server, please report it"));
+}
+
 // What a killed process has written was read and believed; so it must be safe before
 // anything is acknowledged that builds upon it.
 absl::Status SyncOlder(Storage& storage) {
@@ -228,8 +235,16 @@ void Journal::Record(const Event& event) {
                   .bytes = kEventOverheadBytes + event.payload.bytes};
   {
     absl::MutexLock lock(&mutex_);
-    if (status_.ok() && (closed_ || event.number < next_ || event.number - next_ >= kMostAhead ||
-                         event.payload.bytes > kMostPayloadBytes)) {
+    // Too far ahead: the queue stays short, and who comes early waits. That ends: the number that is next
+    // belongs to a caller that does not wait here, as its event is in no way ahead, nor for an event
+    // of its own of a lower number, as there is none that is not written; and it needs no lock of those
+    // that wait. Where nobody has that number, patience ends as it does in the queue.
+    const auto in_reach = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !status_.ok() || closed_ || event.number < next_ || event.number - next_ < options_.most_ahead;
+    };
+    if (const absl::Status came = Await(in_reach); !came.ok()) Fail(Missing(came));
+    if (status_.ok() &&
+        (closed_ || event.number < next_ || event.payload.bytes > kMostPayloadBytes)) {
       Fail(absl::InternalError(absl::StrCat(
           "event ", event.number, " of ", event.payload.bytes, " bytes was recorded ",
           closed_ ? "after the journal was closed" : absl::StrCat("where event ", next_, " is the next"))));
@@ -255,12 +270,7 @@ void Journal::Record(const Event& event) {
         WriteGroup();
       } else {
         const absl::Status came = Await(ready);
-        if (!came.ok()) {
-          Fail(absl::InternalError(
-              absl::StrCat(came.message(),
-                           ", although it has its number, and later ones wait for it; this is a fault of "
-                           "the server, please report it")));
-        }
+        if (!came.ok()) Fail(Missing(came));
       }
     }
   }

@@ -16,6 +16,8 @@
 // recovery would make another state than the one that was acknowledged. So records lie in
 // files in the order of their numbers, without holes: who comes early waits for its predecessors,
 // whose callers have their numbers already and are about to record, and then shares their write.
+// Callers hold no lock that a predecessor's caller may want, and one that has several events records
+// them in the order of their numbers.
 //
 // Several starts of a server follow each other in one folder. Each begins a file of its own,
 // whose header has the first number in it: one beyond the last event that is there, or
@@ -62,6 +64,8 @@ struct JournalOptions {
   uint64_t file_bytes = uint64_t{256} << 20;
   // A number whose event has not come for so long, all others waiting, is a failure.
   absl::Duration patience = absl::Seconds(30);
+  // How far ahead of its predecessors an event may lie in wait; who comes earlier waits to be let in.
+  uint64_t most_ahead = 1 << 16;
   // Called once, by a thread that records or syncs, without a lock.
   std::function<void(const absl::Status&)> on_failure;
 };
@@ -78,9 +82,6 @@ struct JournalFigures {
 // Thread-safe.
 class Journal final : public EventSink {
  public:
-  // How far ahead of its predecessors an event may come; more is a numbering gone wrong.
-  static constexpr uint64_t kMostAhead = 1 << 16;
-
   // Reads the last file, cuts its torn end, syncs what the last start may have left unsynced,
   // and begins a new file, so that a disk that takes nothing is known at once. Errors as of JournalReader::Open and Storage. The storage
   // outlives this; null with kOff.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
+#include "common/net/wire_limits.h"
 #include "glog/logging.h"
 #include "server/durability.h"
 #include "server/job_machines.h"
@@ -24,6 +25,9 @@ constexpr float kRetryRampSeconds = 0.2f;
 constexpr size_t kMaxEvaluations = 20'000;
 // Starts of workers whose slot was taken again; beyond, the oldest are forgotten.
 constexpr size_t kMaxPastWorkers = 10'000;
+// A worker may tell of batches that it completed while the lead was away, and hold as many as it was
+// dealt before and after the lead forgot what it had dealt.
+constexpr uint64_t kReportedHands = 4;
 
 }  // namespace
 
@@ -58,12 +62,15 @@ Lead::Lead(ServerContext& context)
 Deal Lead::Perform(const DealerEvent& event, uint64_t incarnation) {
   const RoundBook* rounds = dealer_->rounds();
   const uint64_t before = rounds == nullptr ? 0 : rounds->changes();
+  const uint64_t completed_before = dealer_->completed_tickets();
   Deal deal = slots_.Apply(event, incarnation, context_.job, context_.shard.agreement()->train_examples, dealer_.get());
   // Workers that wait ask many times a second.
   if (event.kind == DealerEvent::Kind::kFetch && deal.tickets.empty() &&
       (rounds == nullptr || rounds->changes() == before)) {
     return deal;
   }
+  // Whoever says so may say it twice, or of batches that were never its own.
+  if (event.kind == DealerEvent::Kind::kComplete && dealer_->completed_tickets() == completed_before) return deal;
   Event record = ToEvent(event);
   record.incarnation = incarnation;
   record.number = context_.shard.NextNumber();
@@ -91,11 +98,13 @@ absl::Status Lead::MakeDealer() {
 
 absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& request) {
   if (context_.stopping) return absl::UnavailableError("this server is shutting down");
+  if (absl::Status status = CheckLimits(request); !status.ok()) return status;
   if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
                                                  request.model(), request.train_examples(),
                                                  request.job_text());
       !status.ok()) {
-    LOG_EVERY_T(WARNING, 1) << "refused to register '" << request.worker_name() << "': " << status;
+    LOG_EVERY_T(WARNING, 1) << "refused to register '" << request.worker_name()
+                            << "': " << FitText(status.ToString(), kMostReasonBytes);
     return status;
   }
   Section section(*this);
@@ -134,7 +143,12 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   const uint64_t before = context_.members.incarnation(*slot);
   std::optional<v1::WorkerStatus> past;
   if (before != 0) past = PastWorker(*slot);
-  next_incarnation_ = std::max(next_incarnation_, before) + 1;
+  const uint64_t newest = std::max(next_incarnation_, before);
+  if (newest == ~uint64_t{0}) {
+    return absl::FailedPreconditionError(
+        "no incarnation is left to give out: the state that this server goes on with has the highest there is");
+  }
+  next_incarnation_ = newest + 1;
   const uint64_t incarnation = next_incarnation_;
   if (absl::Status status =
           context_.members.Join(*slot, incarnation, request.worker_name(), request.device(),
@@ -164,6 +178,14 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   reply.set_lease_seconds(context_.job.timeouts().lease_seconds());
   reply.set_protocol(CommonProtocol(context_.shard.agreement()->contract, request.contract()));
   return reply;
+}
+
+absl::Status Lead::CheckCount(const char* field, int count) const {
+  const uint64_t most = kReportedHands * MaxOutstanding(context_.job);
+  if (static_cast<uint64_t>(count) <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", count, " tickets; a worker holds at most ",
+                                                 MaxOutstanding(context_.job), ", and ", most,
+                                                 " are taken in one message"));
 }
 
 void Lead::Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets) {
@@ -203,6 +225,9 @@ void Lead::NoteProgress() {
 
 absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
     const v1::FetchTicketsRequest& request) {
+  if (absl::Status status = CheckLimits(request); !status.ok()) return status;
+  if (absl::Status status = CheckCount("completed", request.completed_size()); !status.ok()) return status;
+  if (absl::Status status = CheckCount("held", request.held_size()); !status.ok()) return status;
   const uint32_t worker = request.worker();
   absl::Status known = context_.members.Touch(worker, request.incarnation(), MonotonicNanoseconds());
   const bool forgotten = absl::IsFailedPrecondition(known) && WasForgotten(worker, request.incarnation());
@@ -266,6 +291,11 @@ absl::StatusOr<v1::FetchTicketsReply> Lead::FetchTickets(
   return reply;
 }
 
+bool Lead::MayHaveGiven(uint64_t incarnation) const {
+  absl::MutexLock lock(&mutex_);
+  return incarnation <= next_incarnation_;
+}
+
 bool Lead::WasForgotten(uint32_t worker, uint64_t incarnation) const {
   return context_.durability != nullptr && context_.durability->lost() && worker < context_.members.slots() &&
          incarnation > context_.members.incarnation(worker) && incarnation < context_.incarnation;
@@ -288,6 +318,8 @@ void Lead::NoteFigures(const v1::FetchTicketsRequest& request) {
   const RoundBook& rounds = *dealer_->rounds();
   const uint64_t measured = phases_->measured_before();
   for (const v1::RoundFigures& figures : request.round_figures()) {
+    // Nobody can have measured a round so far beyond those that were dealt.
+    if (figures.round() > rounds.next_round() + Shard::kMostAheadRounds) continue;
     const RoundSums sums = {.round = figures.round(),
                             .variance_sum = figures.variance_sum(),
                             .error_ratio = figures.error_ratio(),
@@ -366,6 +398,7 @@ void Lead::SetWait(uint32_t worker, Withheld withheld, v1::FetchTicketsReply* re
 }
 
 absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
+  if (absl::Status status = CheckLimits(request); !status.ok()) return status;
   if (request.incarnation() != 0) {
     if (absl::Status status = context_.members.Touch(request.worker(), request.incarnation(),
                                                      MonotonicNanoseconds());
@@ -401,6 +434,8 @@ absl::StatusOr<v1::ReportReply> Lead::Report(const v1::ReportRequest& request) {
 }
 
 absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
+  if (absl::Status status = CheckLimits(request); !status.ok()) return status;
+  if (absl::Status status = CheckCount("completed", request.completed_size()); !status.ok()) return status;
   const uint32_t worker = request.worker();
   const absl::StatusOr<bool> left =
       context_.members.Leave(worker, request.incarnation(), MonotonicNanoseconds());
@@ -412,7 +447,7 @@ absl::StatusOr<v1::LeaveReply> Lead::Leave(const v1::LeaveRequest& request) {
     if (slots_.dealing(worker) == request.incarnation()) Perform({DealerEvent::Kind::kLost, worker});
   }
   if (*left) {
-    LOG(INFO) << "worker " << worker << " has left: " << request.reason();
+    LOG(INFO) << "worker " << worker << " has left: " << FitText(request.reason(), kMostReasonBytes);
     context_.Release(EventKind::kLeave, worker, request.incarnation());
   }
   return v1::LeaveReply();

@@ -39,6 +39,9 @@ class Lead {
   absl::StatusOr<v1::ReportReply> Report(const v1::ReportRequest& request);
   absl::StatusOr<v1::LeaveReply> Leave(const v1::LeaveRequest& request);
 
+  // Whether this or an earlier lead can have given the incarnation: as FetchTickets holds it of workers
+  // that were forgotten.
+  bool MayHaveGiven(uint64_t incarnation) const;
   // The worker's lease is over: its batches are dealt again.
   void NoteLost(uint32_t worker, uint64_t incarnation);
   // Nothing more is dealt; the first reason stays.
@@ -76,13 +79,15 @@ class Lead {
   // may wait for the disk.
   class Section;
 
-  // To be journaled by the section, with a number given under the lock; but for a fetch that brings
-  // nothing, which changes nothing. `incarnation`: of who joins.
+  // To be journaled by the section, with a number given under the lock; but for what changes nothing:
+  // a fetch that brings nothing, a batch completed that nobody holds. `incarnation`: of who joins.
   Deal Perform(const DealerEvent& event, uint64_t incarnation = 0) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeDealer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether this start of a worker was registered by an earlier one of the lead, which is lost.
   bool WasForgotten(uint32_t worker, uint64_t incarnation) const;
   void StopLocked(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a list of tickets: no worker has more of them to tell of.
+  absl::Status CheckCount(const char* field, int count) const;
   void Complete(uint32_t worker, const google::protobuf::RepeatedField<uint64_t>& tickets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the dealer's rounds need to hear before the worker is dealt to.

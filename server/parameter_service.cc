@@ -1,11 +1,13 @@
 #include "server/parameter_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "common/net/retry_after.h"
+#include "common/net/wire_limits.h"
 #include "glog/logging.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
@@ -82,6 +84,7 @@ class ParameterService::FetchReactor final : public grpc::ServerUnaryReactor, pu
   FetchReactor(ParameterService* service, std::unique_ptr<Call> call)
       : service_(service), cell_(call->cell), call_(std::move(call)) {
     round = call_->header().round();
+    worker = call_->header().worker();
     absent = call_->header().absent();
     deadline = call_->arrived + kFetchNanoseconds;
     call_->reactor = this;
@@ -111,7 +114,8 @@ grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* c
         context_.threads.Run([this, call] {
           const absl::Status status = SayHello(call->request, &call->reply);
           if (!status.ok()) {
-            LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << call->request.worker_name() << "': " << status;
+            LOG_EVERY_T(WARNING, 1) << "refused Hello of '" << FitText(call->request.worker_name(), kMostNameBytes)
+                                    << "': " << FitText(status.ToString(), kMostReasonBytes);
           }
           call->Finish(status);
         });
@@ -120,6 +124,7 @@ grpc::ServerUnaryReactor* ParameterService::Hello(grpc::CallbackServerContext* c
 
 absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::HelloReply* reply) {
   if (context_.stopping) return absl::UnavailableError("this server is shutting down");
+  if (absl::Status status = CheckLimits(request); !status.ok()) return status;
   if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
                                                  request.model(), request.train_examples(),
                                                  request.job_text());
@@ -128,6 +133,14 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
   }
   if (!request.reader()) {
     const uint32_t worker = request.worker();
+    const uint64_t incarnation = request.incarnation();
+    // It would fence every start of the worker that is to come.
+    if (!(lead_ != nullptr ? lead_->MayHaveGiven(incarnation) : context_.MayBeGiven(incarnation))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker ", worker, ": incarnation ", incarnation, " is none that a lead can have given ",
+                       lead_ != nullptr ? "so far" : "by now: where one has, set the clocks of the servers' machines",
+                       "; register with the lead first"));
+    }
     const uint64_t before =
         worker < context_.members.slots() ? context_.members.incarnation(worker) : 0;
     if (absl::Status status =
@@ -196,11 +209,16 @@ absl::Status ParameterService::BringView(const v1::View& view) {
   Shard::View change = {.number = view.number(),
                         .phase = view.compressed() ? Phase::kFrozen : Phase::kFull,
                         .phase_round = view.phase_round()};
+  uint64_t furthest = view.phase_round();
   for (const v1::ViewMember& member : view.members()) {
+    furthest = std::max(furthest, member.first_round());
     AppendMember({.worker = member.worker(),
                   .incarnation = member.incarnation(),
                   .first_round = member.first_round()},
                  &change.members);
+  }
+  if (absl::Status status = context_.shard.CheckRound(furthest, AfterLoss()); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("view ", view.number(), ": ", status.message()));
   }
   std::vector<RoundWaiter*> released;
   const absl::Status status = context_.shard.ChangeView(change, &released);
@@ -254,7 +272,10 @@ grpc::ServerUnaryReactor* ParameterService::Exchange(grpc::CallbackServerContext
     if (call->pushes()) context_.figures.NoteRejected();
     return refuse(status);
   }
-  if (call->header().kind() == v1::ExchangeHeader::FETCH) return Fetch(std::move(call));
+  if (call->header().kind() == v1::ExchangeHeader::FETCH) {
+    if (call->header().absent()) status = context_.shard.CheckRound(*call->cell, call->header().round(), AfterLoss());
+    return status.ok() ? Fetch(std::move(call)) : refuse(status);
+  }
 
   call->reactor = context->DefaultReactor();
   grpc::ServerUnaryReactor* reactor = call->reactor;
@@ -360,6 +381,10 @@ absl::Status ParameterService::MakeEvent(Call& call) const {
 
 bool ParameterService::WaitsForDisk() const {
   return context_.durability != nullptr && context_.durability->slow();
+}
+
+bool ParameterService::AfterLoss() const {
+  return context_.durability != nullptr && context_.durability->lost();
 }
 
 void ParameterService::Serve(std::unique_ptr<Call> call) {

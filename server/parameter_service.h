@@ -63,6 +63,8 @@ class ParameterService final : public ParameterServiceBase {
   absl::Status MakeEvent(Call& call) const;
   // Whether a call may wait for the disk, which gRPC's own threads must not.
   bool WaitsForDisk() const;
+  // Whether this start has lost what came after a checkpoint.
+  bool AfterLoss() const;
   void Serve(std::unique_ptr<Call> call);
   absl::Status Answer(Call& call);
   uint64_t KeptFree(const Call& call) const;

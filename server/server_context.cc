@@ -14,6 +14,9 @@ uint64_t MicrosecondsSinceEpoch() {
                                    .count());
 }
 
+// For as much the lead's clock may be ahead of another server's.
+constexpr uint64_t kMostSkewMicroseconds = 24 * 3600 * uint64_t{1'000'000};
+
 }  // namespace
 
 ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, EventSink* sink,
@@ -28,6 +31,10 @@ ServerContext::ServerContext(const v1::JobSpec& job_spec, uint32_t shard_index, 
       figures(job.name(), job.update().rule(), shard_index, job.training().max_workers()),
       buffers(job.servers().inflight_bytes()),
       threads(apply_thread_count) {}
+
+bool ServerContext::MayBeGiven(uint64_t worker_incarnation) const {
+  return worker_incarnation <= std::max(incarnation, MicrosecondsSinceEpoch()) + kMostSkewMicroseconds;
+}
 
 void ServerContext::Release(EventKind kind, uint32_t worker, uint64_t worker_incarnation) {
   for (RoundWaiter* waiter : shard.Release(kind, worker, worker_incarnation)) resume(waiter);

@@ -28,6 +28,10 @@ struct ServerContext {
   // in a round is answered.
   void Release(EventKind kind, uint32_t worker, uint64_t worker_incarnation);
 
+  // Whether a lead, on whichever machine, can have given a worker this incarnation: they begin with the
+  // microsecond of the lead's start. The lead itself knows better (Lead::MayHaveGiven).
+  bool MayBeGiven(uint64_t worker_incarnation) const;
+
   const v1::JobSpec job;
   // Microseconds since 1970 at start: rises from one start to the next.
   const uint64_t incarnation;

@@ -21,6 +21,12 @@ namespace {
 // A block list takes this much for each block, on every server.
 constexpr uint64_t kPlanBytesPerBlock = sizeof(Block) + 16;
 
+// Calls that wait for a segment's round at a time.
+constexpr int kWaitsOfAWorker = 4;
+
+// An event closes its round, and opens one beyond in which somebody takes part, if there is any.
+constexpr int kMostClosings = 2;
+
 double Mebibytes(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 bool MayCompleteRound(EventKind kind) {
@@ -209,7 +215,7 @@ absl::StatusOr<Shard::Cell*> Shard::FindCell(uint32_t segment) const {
 
 absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* reply) {
   Performed performed;
-  Event closed = {.kind = EventKind::kRoundClosed, .segment = event.segment};
+  std::vector<Event> closed;
   {
     absl::MutexLock lock(&cell.mutex);
     Segment& segment = *cell.segment;
@@ -228,11 +234,15 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
       cell.round_opened = start;
     }
     if (cell.synchronous && MayCompleteRound(event.kind)) {
-      closed.argument = segment.open_round();
-      if (segment.RoundComplete()) {
-        closed.number = NextNumber();
+      // The next one may have only absent members, and then is over too; behind it is one that somebody is awaited
+      // in, so that this ends by itself.
+      for (int k = 0; k < kMostClosings && segment.RoundComplete(); ++k) {
+        closed.push_back({.kind = EventKind::kRoundClosed,
+                          .segment = event.segment,
+                          .argument = segment.open_round(),
+                          .number = NextNumber()});
         const Result result = performed.outcome.result;
-        performed.outcome = segment.Apply(closed, nullptr);
+        performed.outcome = segment.Apply(closed.back(), nullptr);
         performed.outcome.result = result;
         performed.round_closed = true;
       }
@@ -251,7 +261,7 @@ absl::StatusOr<Shard::Performed> Shard::Perform(Cell& cell, Event event, Reply* 
   }
   if (sink_ != nullptr) {
     if (ChangesState(event)) sink_->Record(event);
-    if (performed.round_closed) sink_->Record(closed);
+    for (const Event& each : closed) sink_->Record(each);
   }
   return performed;
 }
@@ -365,6 +375,27 @@ std::vector<RoundWaiter*> Shard::CloseWithoutStragglers(int64_t now, double seco
   return released;
 }
 
+absl::Status Shard::CheckRound(Cell& cell, uint64_t round, bool after_loss) const {
+  uint64_t open = 0;
+  {
+    absl::MutexLock lock(&cell.mutex);
+    open = cell.segment->open_round();
+  }
+  const uint64_t most = after_loss ? kMostAheadRoundsAfterLoss : kMostAheadRounds;
+  if (round <= open || round - open <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("segment ", cell.plan->id, ": round ", round,
+                                                 " cannot be spoken of while round ", open, " is open, only those up to ",
+                                                 open + most));
+}
+
+absl::Status Shard::CheckRound(uint64_t round, bool after_loss) const {
+  for (const auto& cell : agreement()->cells) {
+    if (!cell->synchronous) continue;
+    if (absl::Status status = CheckRound(*cell, round, after_loss); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
   absl::MutexLock lock(&cell.mutex);
   const uint64_t open = cell.segment->open_round();
@@ -374,11 +405,16 @@ absl::StatusOr<bool> Shard::Park(Cell& cell, RoundWaiter* waiter) {
         absl::StrCat("segment ", cell.plan->id, ": round ", waiter->round,
                      " cannot be fetched; round ", open, " is still open"));
   }
-  // A worker waits once a segment; a reply that was lost leaves another behind.
-  if (cell.waiters.size() >= 4 * size_t{cell.segment->round_members()} + 4) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("segment ", cell.plan->id, ": ", cell.waiters.size(),
-                     " calls wait for its round already"));
+  // A worker waits once a segment; a reply that was lost leaves another behind. Those that are about to join may
+  // be many more than the members, and each may wait.
+  if (cell.waiters.size() >= kWaitsOfAWorker * (size_t{cell.segment->round_members()} + 1)) {
+    const auto own = std::count_if(cell.waiters.begin(), cell.waiters.end(),
+                                   [&](const RoundWaiter* other) { return other->worker == waiter->worker; });
+    if (own >= kWaitsOfAWorker) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("segment ", cell.plan->id, ": ", cell.waiters.size(), " calls wait for its round already, ",
+                       own, " of them of worker ", waiter->worker));
+    }
   }
   cell.waiters.push_back(waiter);
   return true;

@@ -35,6 +35,7 @@ class RoundWaiter {
  public:
   virtual ~RoundWaiter() = default;
   uint64_t round = 0;
+  uint32_t worker = 0;
   // It takes no part before: its round may be beyond the open one.
   bool absent = false;
   int64_t deadline = 0;  // monotonic nanoseconds
@@ -113,7 +114,7 @@ class Shard {
   absl::StatusOr<Cell*> FindCell(uint32_t segment) const;
 
   // Admits the event, applies it and, where it changes state, numbers and records it.
-  // A push that completes a round closes it. Errors are those of Segment::Admit.
+  // What completes a round closes it, and the next one where all its members are absent. Errors are those of Segment::Admit.
   // Payloads must have passed CheckPayload.
   absl::StatusOr<Performed> Perform(Cell& cell, Event event, Reply* reply);
 
@@ -133,8 +134,22 @@ class Shard {
   // Rounds that have been open for so long and lack some members go on without them.
   std::vector<RoundWaiter*> CloseWithoutStragglers(int64_t now, double seconds, uint64_t* absences);
 
+  // Synchronous. INVALID_ARGUMENT: nobody of this job can speak of a round so far beyond the segment's open
+  // one, or, of a whole server, beyond the open round of the segment that is furthest behind.
+  //
+  // The book of rounds (server/round_book.h) deals a member at most MaxOutstanding batches, so draws up no
+  // more rounds beyond the one that a member is at; a joiner takes part two later, a phase three. A member is at one
+  // round in all segments, and goes on when all have closed it or told it of a later one, which is again a round
+  // that was drawn up: two segments are no further apart than those. A server that was away has what it has
+  // acknowledged, and is as far as its workers, who waited for it. Only one that has lost what came after its
+  // checkpoint can be far behind, by what its segments did while that was written: `after_loss`.
+  static constexpr uint64_t kMostAheadRounds = 1024;
+  static constexpr uint64_t kMostAheadRoundsAfterLoss = 1 << 20;
+  absl::Status CheckRound(Cell& cell, uint64_t round, bool after_loss) const;
+  absl::Status CheckRound(uint64_t round, bool after_loss) const;
+
   // Parks a waiter until its round closes, by which it comes back from Perform.
-  // False: the round is closed. RESOURCE_EXHAUSTED: too many wait.
+  // False: the round is closed. RESOURCE_EXHAUSTED: many wait, and too many of this worker's.
   absl::StatusOr<bool> Park(Cell& cell, RoundWaiter* waiter);
   // True where the waiter was still parked, and now is the caller's.
   bool Unpark(Cell& cell, RoundWaiter* waiter);

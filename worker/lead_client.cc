@@ -10,6 +10,7 @@
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
+#include "common/net/wire_limits.h"
 #include "glog/logging.h"
 
 namespace foreshard {
@@ -334,7 +335,7 @@ void LeadClient::Leave(const std::string& reason) {
   }
   request.set_worker(worker());
   request.set_incarnation(incarnation());
-  request.set_reason(reason);
+  request.set_reason(FitText(reason, kMostReasonBytes));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kLeaveDeadline);
   v1::LeaveReply reply;

@@ -457,6 +457,34 @@ TEST(CheckpointWriter, ADiskThatRefusesLeavesTheOlderOnes) {
   }
 }
 
+// A checkpoint that no start could read would take the place of one that it can.
+TEST(CheckpointWriter, AManifestThatNobodyWouldReadLeavesTheOlderOnes) {
+  FaultyStorage storage;
+  ASSERT_TRUE(Write(&storage, 1, 1).ok());
+  CheckpointAbout about = About();
+  about.extra["lead"] = std::string(kMaxManifestBytes + 1, 'x');
+  const absl::Status refused = Write(&storage, 2, 1, about).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no more than 67108864 are read again"));
+  EXPECT_THAT(Names(storage), ElementsAre("checkpoint.0000000001"));
+  CheckpointManifest many;
+  many.states.resize((1 << 20) + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(EncodeManifest(many).status()));
+}
+
+TEST(CheckpointWriter, AManifestThatReadsBackOtherwiseLeavesTheOlderOnes) {
+  FaultyStorage storage;
+  ASSERT_TRUE(Write(&storage, 1, 1).ok());
+  const std::string path = "checkpoint.0000000002.part/manifest.json";
+  storage.AfterEach([&](const FaultyStorage::Operation& operation) {
+    if (operation.kind == FaultyStorage::Kind::kSync && operation.path == path) storage.Flip(path, 100);
+  });
+  const absl::Status refused = Write(&storage, 2, 1).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("does not read back as it was written"));
+  EXPECT_THAT(Names(storage), ElementsAre("checkpoint.0000000001"));
+}
+
 TEST(CheckpointWriter, AFullDiskIsRefusedWithTheFigures) {
   FaultyStorage storage;
   storage.LimitBytes(100);

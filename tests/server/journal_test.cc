@@ -377,8 +377,8 @@ TEST_P(JournalModes, NumbersThatGoWrongAreFaultsAndNotWaits) {
   };
   EXPECT_THAT(fault({1, 2, 2}), HasSubstr("event 2 of 20 bytes was recorded where event 3 is the next"));
   EXPECT_THAT(fault({1, 0}), HasSubstr("event 0"));
-  EXPECT_THAT(fault({1, 2 + Journal::kMostAhead}), HasSubstr("where event 2 is the next"));
   EXPECT_THAT(fault({1, 3}), HasSubstr("event 2 was not recorded for 50ms"));
+  EXPECT_THAT(fault({1, 2 + JournalOptions().most_ahead}), HasSubstr("event 2 was not recorded for 50ms"));
   // A number that nobody has given out is the caller's mistake, and not the journal's end.
   FaultyStorage storage;
   JournalOptions options = TestJournalOptions(GetParam());
@@ -386,6 +386,44 @@ TEST_P(JournalModes, NumbersThatGoWrongAreFaultsAndNotWaits) {
   const auto journal = Journal::Open(&storage, options).value();
   EXPECT_TRUE(absl::IsDeadlineExceeded(journal->SyncThrough(1)));
   EXPECT_TRUE(journal->status().ok());
+}
+
+// One caller with many events, and others whose numbers are far behind those.
+TEST_P(JournalModes, WhoComesFarTooEarlyWaitsToBeLetIn) {
+  FaultyStorage storage;
+  JournalOptions options = TestJournalOptions(GetParam());
+  options.most_ahead = 4;
+  const auto journal = Journal::Open(&storage, options).value();
+  std::atomic<int> returned{0};
+  std::vector<std::thread> early;
+  for (const uint64_t number : {40, 5, 39}) {
+    early.emplace_back([&, number] {
+      journal->Record(OwnedEvent(number).event);
+      ++returned;
+    });
+  }
+  // One beyond what may lie in wait has to wait outside.
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(journal->figures().waiting, 0u);
+  EXPECT_EQ(returned, 0);
+  RecordAll(*journal, 1, 4);
+  RecordAll(*journal, 6, 38);
+  for (std::thread& thread : early) thread.join();
+  EXPECT_TRUE(journal->status().ok()) << journal->status();
+  EXPECT_EQ(ReadJournal(storage).numbers, Numbers(1, 40));
+}
+
+TEST_P(JournalModes, WhoWaitsToBeLetInHearsOfTheEnd) {
+  FaultyStorage storage;
+  JournalOptions options = TestJournalOptions(GetParam());
+  options.most_ahead = 4;
+  const auto journal = Journal::Open(&storage, options).value();
+  std::thread early([&] { journal->Record(OwnedEvent(50).event); });
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_TRUE(journal->Close().ok());
+  early.join();
+  EXPECT_THAT(std::string(journal->status().message()), HasSubstr("after the journal was closed"));
+  EXPECT_EQ(ReadJournal(storage).numbers, Numbers(1, 0));
 }
 
 TEST(Journal, AClosedOneTakesNothingMore) {

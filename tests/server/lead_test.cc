@@ -34,6 +34,9 @@ class LeadClient {
     request.mutable_completed()->Assign(completed.begin(), completed.end());
     return Call<v1::FetchTicketsReply>(&v1::Lead::Stub::FetchTickets, request);
   }
+  absl::StatusOr<v1::FetchTicketsReply> Fetch(const v1::FetchTicketsRequest& request) {
+    return Call<v1::FetchTicketsReply>(&v1::Lead::Stub::FetchTickets, request);
+  }
   absl::StatusOr<v1::ReportReply> Report(const v1::ReportRequest& request) {
     return Call<v1::ReportReply>(&v1::Lead::Stub::Report, request);
   }
@@ -335,6 +338,86 @@ TEST(Lead, CountsExamplesAndRemembersEarlierStartsOfASlot) {
   EXPECT_EQ(status.past_workers(0).name(), "a");
   EXPECT_EQ(status.past_workers(0).examples(), batch);
   EXPECT_EQ(status.past_workers(0).state(), "fenced");
+}
+
+// What changes nothing leaves no record: one byte of a message would be many on the disk.
+TEST(Lead, OnlyBatchesThatSomebodyHoldsAreCompleted) {
+  RecordingSink sink;
+  TestServers servers(TestJob(), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const uint64_t b = lead.Register(servers.Registration("b"))->incarnation();
+  ASSERT_EQ(Tickets(*lead.Fetch(0, a, 2)), (std::vector<uint64_t>{0, 1}));
+  const size_t records = sink.records().size();
+  ASSERT_TRUE(lead.Fetch(0, a, 0, std::vector<uint64_t>(20, 5)).ok());
+  ASSERT_TRUE(lead.Fetch(1, b, 0, {0, 1, ~uint64_t{0}}).ok());  // another's
+  EXPECT_EQ(sink.records().size(), records);
+  ASSERT_TRUE(lead.Fetch(0, a, 0, {0, 0, 0}).ok());
+  EXPECT_EQ(sink.records().size(), records + 1);
+  ASSERT_TRUE(lead.Leave(0, a).ok());
+  const size_t left = sink.records().size();
+  // What is dealt again may have been done by who was given up.
+  ASSERT_TRUE(lead.Fetch(1, b, 0, {1, 1}).ok());
+  EXPECT_EQ(sink.records().size(), left + 1);
+  EXPECT_EQ(servers.Status().completed_tickets(), 2);
+}
+
+TEST(Lead, ListsOfTicketsAreNoLongerThanAnyWorkersCanBe) {
+  RecordingSink sink;
+  TestServers servers(TestJob(), TestSchema(), &sink);
+  LeadClient lead(servers);
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  const size_t records = sink.records().size();
+  const std::vector<uint64_t> many(200'000, 5);
+  const absl::Status refused = lead.Fetch(0, a, 1, many).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("completed: 200000 tickets; a worker holds at most 8, and 32 are taken in one message"));
+  EXPECT_EQ(lead.Leave(0, a, many).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(servers.Status().workers(0).state(), "training");
+  EXPECT_EQ(sink.records().size(), records);
+  EXPECT_TRUE(lead.Fetch(0, a, 1, std::vector<uint64_t>(32, 5)).ok());
+}
+
+// What the lead is told it keeps, and writes into every checkpoint.
+TEST(Lead, TextsAreBoundedAtTheDoor) {
+  TestServers servers(TestJob());
+  LeadClient lead(servers);
+  const auto refused = [](const auto& reply) {
+    EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
+    return std::string(reply.status().message());
+  };
+  EXPECT_EQ(refused(lead.Register(servers.Registration(std::string(900'000, 'n')))),
+            "worker_name: 900000 bytes; at most 256 are taken");
+  EXPECT_THAT(refused(lead.Register(servers.Registration("a\nworker 0 has left"))),
+              HasSubstr("worker_name: byte 1 of 19 is a control character"));
+  v1::RegisterRequest registration = servers.Registration("a");
+  registration.set_device(std::string(257, 'd'));
+  EXPECT_THAT(refused(lead.Register(registration)), HasSubstr("device: 257 bytes"));
+  EXPECT_EQ(servers.Status().workers_size(), 0);
+
+  const uint64_t a = lead.Register(servers.Registration("a"))->incarnation();
+  v1::ReportRequest report;
+  *report.mutable_contract() = servers.contract;
+  report.add_evaluations()->set_parameters(std::string(900'000, 'p'));
+  EXPECT_THAT(refused(lead.Report(report)), HasSubstr("evaluations.parameters: 900000 bytes; at most 32"));
+  report.clear_evaluations();
+  for (int k = 0; k < 1000; ++k) report.add_evaluations();
+  EXPECT_THAT(refused(lead.Report(report)), HasSubstr("evaluations: 1000 of them"));
+  EXPECT_EQ(servers.Status().evaluations_size(), 0);
+  v1::FetchTicketsRequest fetch;
+  fetch.set_worker(0);
+  fetch.set_incarnation(a);
+  for (int k = 0; k < 2000; ++k) fetch.add_round_figures();
+  EXPECT_THAT(refused(lead.Fetch(fetch)), HasSubstr("round_figures: 2000 of them"));
+
+  grpc::ClientContext context;
+  v1::StopRequest stop;
+  stop.set_reason(std::string(2000, 'r'));
+  v1::StopReply stopped;
+  EXPECT_EQ(v1::Admin::NewStub(servers.channels[0])->Stop(&context, stop, &stopped).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_FALSE(servers.Status().finished());
 }
 
 TEST(Lead, ARefusalNamesTheFieldThatDiffers) {

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "gmock/gmock.h"
+#include "server/shard.h"
 #include "tests/server/server_harness.h"
 
 namespace foreshard {
@@ -68,8 +69,9 @@ class Rounds : public ::testing::Test {
         v1::ParameterServer::NewStub(servers->channels[0])->Heartbeat(&context, leaving, &reply).ok());
   }
 
-  absl::Status ChangeView(uint64_t number, const std::vector<Member>& members) {
+  absl::Status ChangeView(uint64_t number, const std::vector<Member>& members, uint64_t phase_round = 0) {
     v1::View view;
+    view.set_phase_round(phase_round);
     *view.mutable_contract() = servers->contract;
     view.set_number(number);
     view.set_worker(0);
@@ -346,6 +348,84 @@ TEST_F(Rounds, WhereAllAreAbsentTheRoundOfTheFirstToComeBackOpens) {
   ASSERT_TRUE(caught_up.status.ok()) << caught_up.status;
   EXPECT_EQ(caught_up.header.round(), 7);
   EXPECT_EQ(caught_up.header.version(), 2);
+}
+
+// The close that takes a contribution in may open a round whose members are all absent; it is over at once.
+TEST_F(Rounds, ARoundThatOpensWithoutAnybodyIsOver) {
+  RecordingSink sink;
+  Begin(SynchronousJob({"update.momentum="}), &sink);
+  PushRound(*first, 0, 1);
+  Leave(0);  // its contribution stays
+  v1::ExchangeHeader header = second->Header(v1::ExchangeHeader::FETCH, 0);
+  header.set_round(3);
+  header.set_absent(true);
+  // Shorter than a server holds a fetch.
+  const Answer back = second->Send(header, "", true, 10);
+  ASSERT_TRUE(back.status.ok()) << back.status;
+  EXPECT_EQ(back.header.round(), 4);
+  EXPECT_EQ(back.header.version(), 1);
+  EXPECT_NEAR(back.values[0], -0.01, 1e-6);
+  EXPECT_EQ(PushRound(*second, 4, 1).header.result(), v1::ReplyHeader::PENDING);
+  EXPECT_EQ(FetchRound(*second, 4).header.round(), 5);
+  // Each close is on record, for replay.
+  std::vector<uint64_t> closed;
+  for (const auto& [number, record] : sink.records()) {
+    ByteSpan piece;
+    uint64_t size = 0;
+    const auto event =
+        ParseRecord(ByteSpan(reinterpret_cast<const uint8_t*>(record.data()), record.size()), &piece, &size);
+    ASSERT_TRUE(event.ok());
+    if (event->kind == EventKind::kRoundClosed && event->segment == 0) closed.push_back(event->argument);
+  }
+  EXPECT_THAT(closed, ::testing::ElementsAre(0, 1, 4));
+}
+
+// Of rounds that nobody can have been dealt.
+TEST_F(Rounds, RoundsFarBeyondTheOpenOneAreRefused) {
+  RecordingSink sink;
+  Begin(SynchronousJob({"update.momentum="}), &sink);
+  const size_t records = sink.records().size();
+  v1::ExchangeHeader header = second->Header(v1::ExchangeHeader::FETCH, 0);
+  header.set_absent(true);
+  for (const uint64_t round : {~uint64_t{0}, uint64_t{1'000'000'000}, Shard::kMostAheadRounds + 1}) {
+    header.set_round(round);
+    const absl::Status refused = second->Send(header, "", true, 10).status;
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("while round 0 is open, only those up to 1024"));
+    const std::vector<Member> members = {{.worker = 0, .incarnation = 5},
+                                         {.worker = 1, .incarnation = 5, .first_round = round}};
+    EXPECT_EQ(ChangeView(1, members).code(), Code::kInvalidArgument);
+    EXPECT_EQ(ChangeView(1, {{.worker = 0, .incarnation = 5}}, round).code(), Code::kInvalidArgument);
+  }
+  EXPECT_EQ(sink.records().size(), records);
+  // A round beyond is opened at once, whatever lies between.
+  Leave(0);
+  const size_t left = sink.records().size();
+  header.set_round(Shard::kMostAheadRounds);
+  const Answer back = second->Send(header, "", true, 10);
+  ASSERT_TRUE(back.status.ok()) << back.status;
+  EXPECT_EQ(back.header.round(), Shard::kMostAheadRounds + 1);
+  EXPECT_EQ(sink.records().size(), left + 3);  // absent, closed, and the read of its slot
+}
+
+// Who is about to join is not kept out by those that wait already.
+TEST_F(Rounds, AWorkerMayWaitHoweverManyOthersDo) {
+  Begin(SynchronousJob({"update.momentum="}));
+  PushRound(*first, 0, 1);
+  std::vector<std::thread> threads;
+  std::atomic<int> away{0};
+  for (int i = 0; i < 20; ++i) {
+    threads.emplace_back([&] {
+      TestWorker worker(*servers, 0, 5);
+      away += FetchRound(worker, 0).status.code() == Code::kResourceExhausted;
+    });
+  }
+  // As many wait as may without a look at whose calls they are.
+  while (away < 8) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(FetchRound(*second, 0, 0.2).status.code(), Code::kDeadlineExceeded);
+  PushRound(*second, 0, 1);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(away, 8);
 }
 
 // Who has left for good opens nothing.

@@ -464,6 +464,43 @@ TEST(Hello, IsBoundedByItsLengthAndTheByteBudget) {
   EXPECT_THAT(Message(nonsense.status()), HasSubstr("bytes that are no RegisterRequest"));
 }
 
+// The highest would leave the lead none to give out.
+TEST(Hello, AnIncarnationThatNoLeadCanHaveGivenIsRefused) {
+  TestServers servers(TestJob({"servers.shards=2"}));
+  const auto registration = [&] {
+    grpc::ClientContext context;
+    v1::RegisterReply reply;
+    v1::RegisterRequest request = servers.Registration("a");
+    request.set_wanted_slot(0);
+    EXPECT_TRUE(v1::Lead::NewStub(servers.channels[0])->Register(&context, request, &reply).ok());
+    return reply.incarnation();
+  };
+  const uint64_t first = registration();
+  for (const uint32_t shard : {0u, 1u}) {
+    for (const uint64_t incarnation : {~uint64_t{0}, ~uint64_t{0} - 1, 2 * first}) {
+      const absl::Status refused = servers.Say(shard, servers.Hello(0, incarnation));
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("none that a lead can have given"));
+    }
+    EXPECT_TRUE(servers.Say(shard, servers.Hello(0, first)).ok());
+  }
+  // The lead knows what it gave; others allow for clocks that differ.
+  constexpr uint64_t kMinute = 60'000'000;
+  EXPECT_FALSE(servers.Say(0, servers.Hello(1, first + kMinute)).ok());
+  EXPECT_TRUE(servers.Say(1, servers.Hello(1, first + kMinute)).ok());
+  EXPECT_EQ(registration(), first + 1);
+}
+
+TEST(Hello, TextsAreBoundedAtTheDoor) {
+  TestServers servers(TestJob());
+  v1::HelloRequest hello = servers.Hello(0, 5);
+  hello.set_worker_name("a\nb");
+  EXPECT_EQ(servers.Say(0, hello).code(), absl::StatusCode::kInvalidArgument);
+  hello.set_worker_name(std::string(900'000, 'n'));
+  EXPECT_THAT(std::string(servers.Say(0, hello).message()), HasSubstr("worker_name: 900000 bytes; at most 256"));
+  EXPECT_EQ(servers.Status().workers_size(), 0);
+}
+
 TEST(Hello, AgreesOnTheNewestProtocolThatBothSpeak) {
   TestServers servers(TestJob());
   v1::HelloRequest request = servers.Hello(0, 5);
