@@ -8,6 +8,8 @@ import threading
 import time
 
 MODELS = ("resnet20", "resnet18", "wrn16_4", "resnet50")
+# With the length of their sequences, and how many of those a batch has.
+TEXT_MODELS = {"bert_base_128": 64, "bert_large_128": 32, "bert_base_512": 16}
 PRECISIONS = ("tf32", "bf16")
 BATCH = 128
 _SKIPPED = "SKIPPED"
@@ -99,6 +101,12 @@ class Check:
         for model in MODELS:
             parts.append(Part(f"pytorch/{model}/compile",
                               lambda s, m=model: self.pytorch("models", (m,), "compile", ("tf32",), s), 30, 150))
+        for model in TEXT_MODELS:
+            parts.append(Part(f"models/{model}", lambda s, m=model: self.model(m, s), 10, 90))
+        parts.append(Part("pytorch/text/eager", lambda s: self.pytorch("models", TEXT_MODELS, "eager", PRECISIONS, s), 30, 150))
+        for model in TEXT_MODELS:
+            parts.append(Part(f"pytorch/{model}/compile",
+                              lambda s, m=model: self.pytorch("models", (m,), "compile", ("bf16",), s), 60, 200))
         parts += [Part("layers", self.layers, 10, 90),
                   Part("pytorch/layers/eager", lambda s: self.pytorch("layers", (), "eager", ("tf32",), s), 20, 90),
                   Part("pytorch/layers/compile", lambda s: self.pytorch("layers", (), "compile", ("tf32",), s), 30, 150),
@@ -233,7 +241,7 @@ class Check:
         self.need_layers()
         data = []
         for precision in PRECISIONS:
-            data += self.bench(f"models/{name}", ["model", name, precision, str(BATCH)], seconds / 2)
+            data += self.bench(f"models/{name}", ["model", name, precision, str(TEXT_MODELS.get(name, BATCH))], seconds / 2)
         return data
 
     def pytorch(self, kind, names, mode, precisions, seconds):
@@ -250,7 +258,9 @@ class Check:
             lines += [line for line in (record or {}).get("data") or [] if line["precision"] in precisions]
         if not lines:
             raise Impossible("there is nothing of ours to compare with")
-        log = self.log(f"pytorch/{names[0] if len(names) == 1 else kind}/{mode}")
+        names = list(names)
+        label = names[0] if len(names) == 1 else "text" if names and names[0] in TEXT_MODELS else kind
+        log = self.log(f"pytorch/{label}/{mode}")
         script = os.path.join(self.root, "tools", "gpu_check", "pytorch_steps.py")
         status, said = run_lines([self.machine.python, script, mode], seconds, log,
                                  "".join(json.dumps(line) + "\n" for line in lines))
