@@ -42,6 +42,18 @@ __device__ __forceinline__ float RoundToTf32(float x) {
 #endif
 }
 
+// The same, of a value that a loop does not change, made anew each time: both parts of everything
+// that a warp holds would be more registers than there are.
+__device__ __forceinline__ float RoundToTf32Here(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t rounded;
+  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return __uint_as_float(rounded);
+#else
+  return RoundToTf32(x);
+#endif
+}
+
 // By what lanes hold alone: every element is fetched from the lane that has it.
 __device__ __forceinline__ void AddByShuffles(float (&c)[4], const LeftLane& a, const RightLane& b) {
   const uint32_t lane = LaneOfThread(), row = lane / 4 * 4, column = lane % 4 * 8;
@@ -170,7 +182,7 @@ struct Fp32Products : WideProducts {
     Right right, right_rest;
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
-      left.x[i] = RoundToTf32(a.x[i]);
+      left.x[i] = RoundToTf32Here(a.x[i]);
       left_rest.x[i] = RoundToTf32(a.x[i] - left.x[i]);
     }
 #pragma unroll
