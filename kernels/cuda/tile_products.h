@@ -54,8 +54,20 @@ __device__ __forceinline__ float RoundToTf32Here(float x) {
 #endif
 }
 
+// c as a value, for the call below.
+struct ProductSums {
+  float x[4];
+};
+
+// Code that each product calls, since it is long.
+#if defined(FORESHARD_CUDA_EMULATION)
+#define FORESHARD_APART inline
+#else
+#define FORESHARD_APART inline __device__ __noinline__
+#endif
+
 // By what lanes hold alone: every element is fetched from the lane that has it.
-__device__ __forceinline__ void AddByShuffles(float (&c)[4], const LeftLane& a, const RightLane& b) {
+FORESHARD_APART ProductSums AddByShuffles(ProductSums c, LeftLane a, RightLane b) {
   const uint32_t lane = LaneOfThread(), row = lane / 4 * 4, column = lane % 4 * 8;
 #pragma unroll
   for (uint32_t k = 0; k < 16; ++k) {
@@ -64,11 +76,12 @@ __device__ __forceinline__ void AddByShuffles(float (&c)[4], const LeftLane& a, 
     const float a_high = __shfl_sync(kAllLanes, a.x[half * 4 + 2 + odd], row + within);
     const float b_even = __shfl_sync(kAllLanes, b.x[half * 2 + odd], column + within);
     const float b_odd = __shfl_sync(kAllLanes, b.x[half * 2 + odd], column + 4 + within);
-    c[0] = fmaf(a_low, b_even, c[0]);
-    c[1] = fmaf(a_low, b_odd, c[1]);
-    c[2] = fmaf(a_high, b_even, c[2]);
-    c[3] = fmaf(a_high, b_odd, c[3]);
+    c.x[0] = fmaf(a_low, b_even, c.x[0]);
+    c.x[1] = fmaf(a_low, b_odd, c.x[1]);
+    c.x[2] = fmaf(a_high, b_even, c.x[2]);
+    c.x[3] = fmaf(a_high, b_odd, c.x[3]);
   }
+  return c;
 }
 
 #if defined(FORESHARD_CUDA_EMULATION)
@@ -118,7 +131,9 @@ __device__ __forceinline__ void AddTogether(float (&c)[4], const LeftLane& a, co
 #else
 
 __device__ __forceinline__ void AddTogether(float (&c)[4], const LeftLane& a, const RightLane& b) {
-  AddByShuffles(c, a, b);
+  const ProductSums sums = AddByShuffles({{c[0], c[1], c[2], c[3]}}, a, b);
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) c[i] = sums.x[i];
 }
 
 #endif

@@ -231,14 +231,14 @@ TEST_F(CudaAttentionTest, RefusesHeadsThatAreTooWide) {
 void MultiplyKernel(Pointer<const float> a, Pointer<const float> b, Pointer<float> c, bool shuffles) {
   const LeftLane left = WideProducts::ReadLeft(a, 16, 0, 0);
   const RightLane right = WideProducts::ReadColumns(b, 8, 0, 0);
-  float sums[4] = {};
+  ProductSums sums = {};
   if (shuffles) {
-    AddByShuffles(sums, left, right);
+    sums = AddByShuffles(sums, left, right);
   } else {
-    AddTogether(sums, left, right);
+    AddTogether(sums.x, left, right);
   }
   const uint32_t lane = LaneOfThread();
-  for (uint32_t i = 0; i < 4; ++i) c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums[i];
+  for (uint32_t i = 0; i < 4; ++i) c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums.x[i];
 }
 
 TEST_F(CudaAttentionTest, LanesMultiplyTiles) {
