@@ -17,6 +17,12 @@ __device__ __forceinline__ uint64_t PacksOf(uint64_t elements) {
   return (elements + Pack<T>::kSize - 1) / Pack<T>::kSize;
 }
 
+// Of elements, each pack by one thread.
+template <typename T>
+Grid GridOfPacks(uint64_t elements) {
+  return GridOf((elements + Pack<T>::kSize - 1) / Pack<T>::kSize);
+}
+
 // Whether packs of arrays that begin at these addresses, in rows of n elements, are words.
 template <typename T, typename... Pointers>
 __device__ __forceinline__ bool PacksAligned(uint64_t n, const Pointers&... pointers) {

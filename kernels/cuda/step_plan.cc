@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/step_builder.h"
+#include "kernels/cuda/step_shapes.h"
 #include "kernels/cuda/text_steps.h"
 #include "kernels/device_failure.h"
 #include "kernels/text_layers.h"
@@ -115,13 +116,7 @@ class Builder : public StepBuilder {
   }
 
   uint64_t Elements(const Shape& shape) const { return examples_ * shape.elements(); }
-
-  ConvolutionShape ShapeOf(const Convolution& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const Shape& out = shapes_[i];
-    return {examples_,   in.height,    in.width,    in.channels,  out.height,
-            out.width,   out.channels, layer.kernel, layer.stride, layer.padding};
-  }
+  LayerShapes Shapes(size_t i) const { return {examples_, InputShape(i), shapes_[i]}; }
 
   absl::Status SizeWorkspace() {
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
@@ -133,7 +128,7 @@ class Builder : public StepBuilder {
         if (wiring_.needs_gradient(wiring_.input(i))) passes.push_back(ConvolutionPass::kBackwardData);
       }
       for (const ConvolutionPass pass : passes) {
-        const auto bytes = library_.ConvolutionWorkspace(pass, ShapeOf(*conv, i));
+        const auto bytes = library_.ConvolutionWorkspace(pass, ShapeOf(*conv, Shapes(i)));
         if (!bytes.ok()) {
           absl::Status status(bytes.status().code(),
                               absl::StrCat("layer ", i, ": ", bytes.status().message()));
@@ -232,7 +227,7 @@ class Builder : public StepBuilder {
       });
       Read(other);
     } else if (const auto* subsample = std::get_if<Subsample>(&layer)) {
-      Add([shape = ShapeOf(*subsample, i), storage = storage_, from = *x, to = *y](
+      Add([shape = ShapeOf(*subsample, Shapes(i)), storage = storage_, from = *x, to = *y](
               const Bindings& b, NativeStream stream) {
         return SubsampleForward(storage, shape, At(b, from), At(b, to), stream);
       });
@@ -241,7 +236,7 @@ class Builder : public StepBuilder {
     } else if (TextSteps::Has(layer)) {
       text_.Forward(i, *x, *y);
     } else {
-      Add([shape = PoolShapeOf(layer, i), library = &library_, from = *x, to = *y](
+      Add([shape = PoolShapeOf(layer, Shapes(i)), library = &library_, from = *x, to = *y](
               const Bindings& b, NativeStream stream) {
         return library->PoolForward(shape, At(b, from), At(b, to), stream);
       });
@@ -264,7 +259,7 @@ class Builder : public StepBuilder {
 
   void ForwardConvolution(const Convolution& layer, size_t i, const Region& x, const Region& y,
                           bool relu) {
-    const ConvolutionShape shape = ShapeOf(layer, i);
+    const ConvolutionShape shape = ShapeOf(layer, Shapes(i));
     const uint64_t elements = uint64_t{shape.filters} * shape.kernel * shape.kernel * shape.channels;
     layers_[i].weight = Prepare(i, layer.weight, elements, storage_);
     AwaitTensor(layer.bias, shape.filters);
@@ -284,11 +279,6 @@ class Builder : public StepBuilder {
     }
   }
 
-  NormShape ShapeOf(const BatchNorm& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    return {examples_, in.height * in.width, in.channels, layer.epsilon};
-  }
-
   // The four runs of a batch norm's own memory.
   static NormTraining NormAt(const Bindings& b, const BatchNorm& layer, const Region& memory,
                              uint64_t run) {
@@ -301,7 +291,7 @@ class Builder : public StepBuilder {
   }
 
   void ForwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& y) {
-    const NormShape shape = ShapeOf(layer, i);
+    const NormShape shape = ShapeOf(layer, Shapes(i));
     for (const uint64_t tensor : {layer.weight, layer.bias}) AwaitTensor(tensor, shape.channels);
     if (!training_) {
       for (const uint64_t tensor : {layer.mean, layer.variance}) AwaitTensor(tensor, shape.channels);
@@ -336,15 +326,9 @@ class Builder : public StepBuilder {
     });
   }
 
-  DenseShape ShapeOf(const Dense& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const uint32_t rows = layer.each_position ? examples_ * in.height * in.width : examples_;
-    return {rows, static_cast<uint32_t>(DenseInputs(layer, in)), layer.units};
-  }
-
   void ForwardDense(const Dense& layer, size_t i, const Region& x, const Region& y, bool relu,
                     bool fp32) {
-    const DenseShape shape = ShapeOf(layer, i);
+    const DenseShape shape = ShapeOf(layer, Shapes(i));
     layers_[i].weight =
         Prepare(i, layer.weight, uint64_t{shape.units} * shape.inputs, storage_);
     const bool has_bias = layer.bias != kNoTensor;
@@ -359,35 +343,6 @@ class Builder : public StepBuilder {
                                    has_bias ? bias.Read(b) : nullptr, relu, At(b, y), fp32,
                                    {At(b, workspace), bytes}, stream);
     });
-  }
-
-  SubsampleShape ShapeOf(const Subsample& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const Shape& out = shapes_[i];
-    return {examples_,  in.height, in.width,     in.channels,
-            out.height, out.width, out.channels, layer.stride};
-  }
-
-  // MaxPool or GlobalAveragePool.
-  PoolShape PoolShapeOf(const Layer& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const Shape& out = shapes_[i];
-    PoolShape shape = {.average = true,
-                       .examples = examples_,
-                       .height = in.height,
-                       .width = in.width,
-                       .channels = in.channels,
-                       .out_height = out.height,
-                       .out_width = out.width,
-                       .window_height = in.height,
-                       .window_width = in.width};
-    if (const auto* pool = std::get_if<MaxPool>(&layer)) {
-      shape.average = false;
-      shape.window_height = shape.window_width = pool->size;
-      shape.stride = pool->stride;
-      shape.padding = pool->padding;
-    }
-    return shape;
   }
 
   void Loss() {
@@ -466,12 +421,12 @@ class Builder : public StepBuilder {
         BackwardDense(*dense, i, x, *dy, dx);
       } else if (wanted) {
         if (const auto* subsample = std::get_if<Subsample>(&layer)) {
-          Add([shape = ShapeOf(*subsample, i), storage = storage_, from = *dy, to = *dx](
+          Add([shape = ShapeOf(*subsample, Shapes(i)), storage = storage_, from = *dy, to = *dx](
                   const Bindings& b, NativeStream stream) {
             return SubsampleGradient(storage, shape, At(b, from), At(b, to), stream);
           });
         } else {
-          Add([shape = PoolShapeOf(layer, i), library = &library_, x, y, from = *dy, to = *dx](
+          Add([shape = PoolShapeOf(layer, Shapes(i)), library = &library_, x, y, from = *dy, to = *dx](
                   const Bindings& b, NativeStream stream) {
             return library->PoolBackward(shape, At(b, x), At(b, y), At(b, from), At(b, to),
                                          stream);
@@ -514,7 +469,7 @@ class Builder : public StepBuilder {
 
   void BackwardConvolution(const Convolution& layer, size_t i, const Region& x, const Region& dy,
                            const Held& dx) {
-    const ConvolutionShape shape = ShapeOf(layer, i);
+    const ConvolutionShape shape = ShapeOf(layer, Shapes(i));
     const Weight& weight = layers_[i].weight;
     const bool direct = !weight.copied;
     const Held scratch = direct ? nullptr : Take(weight.elements);
@@ -557,7 +512,7 @@ class Builder : public StepBuilder {
 
   void BackwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& dy,
                     const Held& dx) {
-    const NormShape shape = ShapeOf(layer, i);
+    const NormShape shape = ShapeOf(layer, Shapes(i));
     // The library makes the input's gradient along with the others.
     const Held unwanted = dx == nullptr ? Take(Elements(InputShape(i))) : nullptr;
     Add([layer, shape, x, dy, run = NormRun(shape.channels), memory = *layers_[i].norm_memory,
@@ -571,7 +526,7 @@ class Builder : public StepBuilder {
 
   void BackwardDense(const Dense& layer, size_t i, const Region& x, const Region& dy,
                      const Held& dx) {
-    const DenseShape shape = ShapeOf(layer, i);
+    const DenseShape shape = ShapeOf(layer, Shapes(i));
     const uint64_t elements = uint64_t{shape.units} * shape.inputs;
     // fp32 whatever the storage.
     const bool direct = layer.weight % kAlignedElements == 0;

@@ -218,13 +218,13 @@ __global__ void __launch_bounds__(kElementThreads)
 template <typename T, Curve kCurve>
 absl::Status Curved(uint64_t n, const void* x, void* y, NativeStream stream) {
   return Launch(kCurve == Curve::kGelu ? "Gelu" : "Tanh", CurveKernel<T, kCurve>,
-                GridOf(n / Pack<T>::kSize + 1), stream, n, In<T>(x), Out<T>(y));
+                GridOfPacks<T>(n), stream, n, In<T>(x), Out<T>(y));
 }
 template <typename T, Curve kCurve>
 absl::Status CurvedGradient(uint64_t n, const void* x, const void* dy, void* dx,
                             NativeStream stream) {
   return Launch(kCurve == Curve::kGelu ? "GeluGradient" : "TanhGradient",
-                CurveGradientKernel<T, kCurve>, GridOf(n / Pack<T>::kSize + 1), stream, n, In<T>(x),
+                CurveGradientKernel<T, kCurve>, GridOfPacks<T>(n), stream, n, In<T>(x),
                 In<T>(dy), Out<T>(dx));
 }
 
