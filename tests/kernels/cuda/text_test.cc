@@ -136,6 +136,61 @@ TEST_F(CudaTextTest, LayerNormOfManyRows) {
   }
 }
 
+// Tokens with many rows and with few, more channels than a warp has lanes; added to what is there.
+TEST_F(CudaTextTest, GradientsOfTablesAreSumsOverTheBatch) {
+  constexpr uint32_t kExamples = 3, kPositions = 70, kChannels = 70, kTokens = 5, kRows = kExamples * kPositions;
+  const TextLayout layout(kExamples, kPositions, 1);
+  std::vector<int32_t> tokens, segments;
+  for (uint32_t row = 0; row < kRows; ++row) {
+    tokens.push_back(row % 50 == 0 ? 3 : static_cast<int32_t>(row % 2 * 4));
+    segments.push_back(static_cast<int32_t>(row % 3 / 2));
+  }
+  const std::vector<int32_t> lengths(kExamples, kPositions), targets(kExamples);
+  std::vector<uint8_t> text(layout.bytes);
+  TextFiller(kTokens).Fill(layout, {tokens.data(), segments.data(), lengths.data(), targets.data(), targets.data()}, true, text.data());
+  const auto device_text = Upload(text);
+  const std::vector<float> dy = Normal(kRows * kChannels, 1);
+  const auto gradient = Upload(dy);
+  for (uint64_t order = 0; order < kOrders; ++order) {
+    const ThreadOrder scoped(order);
+    const std::vector<float> before = Normal((kPositions + 2) * kChannels, 2);
+    const auto token = Upload(std::vector<float>(before.begin(), before.begin() + kTokens * kChannels));
+    const auto position = Upload(before), segment = Upload(std::vector<float>(2 * kChannels, 9));
+    const auto scratch = Upload(std::vector<float>(EmbeddingScratch(kExamples, kPositions, kChannels, 2) / sizeof(float)));
+    EmbeddingArguments arguments = {.examples = kExamples,
+                                    .positions = kPositions,
+                                    .channels = kChannels,
+                                    .tokens = kTokens,
+                                    .position_rows = kPositions + 2,
+                                    .segments = 2,
+                                    .token = reinterpret_cast<const int32_t*>(device_text.data() + layout.tokens),
+                                    .segment = reinterpret_cast<const int32_t*>(device_text.data() + layout.segments),
+                                    .order = reinterpret_cast<const uint32_t*>(device_text.data() + layout.order),
+                                    .starts = reinterpret_cast<const uint32_t*>(device_text.data() + layout.starts)};
+    // The table of tokens is added to, the others are written.
+    ASSERT_EQ(EmbeddingGradient(arguments, gradient.data(),
+                                {.token = token.data(), .position = position.data(), .segment = segment.data(), .token_written = true},
+                                scratch.data(), nullptr),
+              absl::OkStatus());
+    std::vector<double> wanted_token(before.begin(), before.begin() + kTokens * kChannels);
+    std::vector<double> wanted_position((kPositions + 2) * kChannels), wanted_segment(2 * kChannels);
+    for (uint32_t row = 0; row < kRows; ++row) {
+      for (uint32_t k = 0; k < kChannels; ++k) {
+        const double d = dy[row * kChannels + k];
+        wanted_token[tokens[row] * kChannels + k] += d;
+        wanted_position[row % kPositions * kChannels + k] += d;
+        wanted_segment[segments[row] * kChannels + k] += d;
+      }
+    }
+    const auto expect = [](const std::vector<float>& made, const std::vector<double>& wanted, const char* what) {
+      for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(made[i], wanted[i], 1e-4) << what << " " << i;
+    };
+    expect(token.Download(), wanted_token, "token");
+    expect(position.Download(), wanted_position, "position");
+    expect(segment.Download(), wanted_segment, "segment");
+  }
+}
+
 TEST_F(CudaTextTest, LossOverAVocabulary) {
   for (const uint32_t classes : {1u, 33u, 256u, 1001u}) {
     const uint32_t rows = 5;
