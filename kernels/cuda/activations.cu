@@ -1,8 +1,8 @@
 // Memory is the limit of all of these: each element is read and written once, by neighbouring
-// threads at neighbouring addresses.
+// threads at neighbouring addresses; sums and changes of type, which are the most, 16 bytes at once.
 #include "kernels/cuda/activations.h"
 
-#include "kernels/cuda/stored.h"
+#include "kernels/cuda/packs.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -13,9 +13,16 @@ __device__ __forceinline__ float Positive(float x) { return x < 0 ? 0.0f : x; }
 template <typename T>
 __global__ void __launch_bounds__(kElementThreads)
     SumKernel(uint64_t n, Pointer<const T> a, Pointer<const T> b, Pointer<T> out, bool relu) {
-  for (uint64_t i = FirstElement(); i < n; i += ElementStep()) {
-    const float sum = ValueOf(static_cast<T>(a[i])) + ValueOf(static_cast<T>(b[i]));
-    out[i] = Stored<T>::Of(relu ? Positive(sum) : sum);
+  const bool aligned = PacksAligned<T>(n, a, b, out);
+  for (uint64_t q = FirstElement(); q < PacksOf<T>(n); q += ElementStep()) {
+    Pack<T> sum = LoadPack<T>(a, q, n, aligned);
+    const Pack<T> other = LoadPack<T>(b, q, n, aligned);
+#pragma unroll
+    for (uint32_t k = 0; k < Pack<T>::kSize; ++k) {
+      sum.x[k] = sum.x[k] + other.x[k];
+      if (relu) sum.x[k] = Positive(sum.x[k]);
+    }
+    StorePack<T>(out, q, n, aligned, sum);
   }
 }
 
@@ -114,8 +121,19 @@ __global__ void __launch_bounds__(kElementThreads)
 template <typename T>
 __global__ void __launch_bounds__(kElementThreads)
     StoreAsKernel(uint64_t n, Pointer<const float> from, Pointer<T> to) {
-  for (uint64_t i = FirstElement(); i < n; i += ElementStep()) {
-    to[i] = Stored<T>::Of(static_cast<float>(from[i]));
+  constexpr uint32_t kSize = Pack<T>::kSize, kFours = kSize / Pack<float>::kSize;
+  const bool aligned = PacksAligned<T>(n, from, to);
+  for (uint64_t q = FirstElement(); q < PacksOf<T>(n); q += ElementStep()) {
+    Pack<T> pack;
+#pragma unroll
+    for (uint32_t part = 0; part < kFours; ++part) {
+      const Pack<float> four = LoadPack<float>(from, q * kFours + part, n, aligned);
+#pragma unroll
+      for (uint32_t k = 0; k < Pack<float>::kSize; ++k) {
+        pack.x[part * Pack<float>::kSize + k] = four.x[k];
+      }
+    }
+    StorePack<T>(to, q, n, aligned, pack);
   }
 }
 
@@ -156,10 +174,10 @@ absl::Status Sum(Storage storage, uint64_t n, const void* a, const void* b, void
                  NativeStream stream) {
   if (n == 0) return absl::OkStatus();
   if (storage == Storage::kFp32) {
-    return Launch("Sum", SumKernel<float>, GridOf(n), stream, n, In<float>(a), In<float>(b),
+    return Launch("Sum", SumKernel<float>, GridOfPacks<float>(n), stream, n, In<float>(a), In<float>(b),
                   Out<float>(out), relu);
   }
-  return Launch("SumBf16", SumKernel<uint16_t>, GridOf(n), stream, n, In<uint16_t>(a),
+  return Launch("SumBf16", SumKernel<uint16_t>, GridOfPacks<uint16_t>(n), stream, n, In<uint16_t>(a),
                 In<uint16_t>(b), Out<uint16_t>(out), relu);
 }
 
@@ -236,10 +254,10 @@ absl::Status StoreAs(Storage storage, uint64_t n, const float* from, void* to,
                      NativeStream stream) {
   if (n == 0) return absl::OkStatus();
   if (storage == Storage::kFp32) {
-    return Launch("StoreAs", StoreAsKernel<float>, GridOf(n), stream, n, In<float>(from),
+    return Launch("StoreAs", StoreAsKernel<float>, GridOfPacks<float>(n), stream, n, In<float>(from),
                   Out<float>(to));
   }
-  return Launch("StoreAsBf16", StoreAsKernel<uint16_t>, GridOf(n), stream, n, In<float>(from),
+  return Launch("StoreAsBf16", StoreAsKernel<uint16_t>, GridOfPacks<uint16_t>(n), stream, n, In<float>(from),
                 Out<uint16_t>(to));
 }
 

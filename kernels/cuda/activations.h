@@ -53,10 +53,14 @@ absl::Status LoadFrom(Storage storage, uint64_t n, const void* from, bool accumu
 
 // What changes from step to step, and what a step comes to.
 struct StepScalars {
-  double loss = 0;       // sum over the examples
+  double loss = 0;       // sum over the examples; with text over the targets
   uint64_t correct = 0;
-  float weight = 1;      // of the batch: its gradient and statistics are multiplied by it
-  float scale = 0;       // of the logits' gradient: weight / examples
+  double side_loss = 0;  // of SideLoss, over the examples
+  uint64_t side_correct = 0;
+  float weight = 1;        // of the batch: its gradient and statistics are multiplied by it
+  float scale = 0;         // of the logits' gradient: weight / examples
+  float target_scale = 0;  // with text: weight / divisor of the targets
+  uint32_t drops = 0;      // whether dropout drops
 };
 
 // mean, variance of a batch norm: to = (accumulate: to +) weight * from; a variance is 0 where
@@ -82,8 +86,12 @@ struct LossArguments {
   double* row_loss = nullptr;          // [examples], scratch
   uint32_t* row_correct = nullptr;     // [examples], scratch
   StepScalars* scalars = nullptr;      // scale is read; loss and correct are written
+  bool side = false;                   // written are side_loss and side_correct
 };
 // Natural logarithm; the first of equal largest logits is the guess (kernels/cpu/loss.h).
 absl::Status SoftmaxCrossEntropy(const LossArguments& arguments, NativeStream stream);
+// The end of both kinds of loss: sums of the rows', to loss and correct, or those of the side.
+absl::Status TotalLoss(uint32_t rows, const double* row_loss, const uint32_t* row_correct, bool side,
+                       StepScalars* scalars, NativeStream stream);
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

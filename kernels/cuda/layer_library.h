@@ -87,6 +87,8 @@ class LayerLibrary {
   // For people: "cuDNN 9.19, cuBLASLt 13.0".
   virtual const std::string& description() const = 0;
   virtual Storage storage() const = 0;
+  // Whether factors of fp32 products are rounded to TF32.
+  virtual bool rounds_products() const = 0;
 
   // Bytes of workspace that the pass will want; the algorithm is chosen here and kept.
   virtual absl::StatusOr<uint64_t> ConvolutionWorkspace(ConvolutionPass pass,

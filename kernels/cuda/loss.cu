@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kLossWarps * kWarpSize)
 
 __global__ void __launch_bounds__(kWarpSize)
     TotalLossKernel(uint32_t examples, Pointer<const double> row_loss,
-                    Pointer<const uint32_t> row_correct, Pointer<StepScalars> scalars) {
+                    Pointer<const uint32_t> row_correct, bool side, Pointer<StepScalars> scalars) {
   double loss = 0;
   uint32_t correct = 0;
   for (uint32_t row = LaneOfThread(); row < examples; row += kWarpSize) {
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kWarpSize)
   correct = SumOfWarp(correct);
   if (LaneOfThread() != 0) return;
   StepScalars step = *scalars;
-  step.loss = loss;
-  step.correct = correct;
+  (side ? step.side_loss : step.loss) = loss;
+  (side ? step.side_correct : step.correct) = correct;
   *scalars = step;
 }
 
@@ -109,11 +109,15 @@ absl::Status SoftmaxCrossEntropy(const LossArguments& arguments, NativeStream st
                    Pointer<uint16_t>(static_cast<uint16_t*>(arguments.gradient)), has_gradient,
                    scalars, row_loss, row_correct);
   if (!status.ok()) return status;
+  return TotalLoss(arguments.examples, arguments.row_loss, arguments.row_correct, arguments.side,
+                   arguments.scalars, stream);
+}
+
+absl::Status TotalLoss(uint32_t rows, const double* row_loss, const uint32_t* row_correct, bool side,
+                       StepScalars* scalars, NativeStream stream) {
   const Grid one = {{1}, {kWarpSize}};
-  return Launch("TotalLoss", TotalLossKernel, one, stream, arguments.examples,
-                Pointer<const double>(arguments.row_loss),
-                Pointer<const uint32_t>(arguments.row_correct),
-                Pointer<StepScalars>(arguments.scalars));
+  return Launch("TotalLoss", TotalLossKernel, one, stream, rows, Pointer<const double>(row_loss),
+                Pointer<const uint32_t>(row_correct), side, Pointer<StepScalars>(scalars));
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

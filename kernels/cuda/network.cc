@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/device_failure.h"
+#include "kernels/text_layers.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -20,17 +19,6 @@ constexpr size_t kMaxGraphs = 4 * StepPlan::kMostPieces;
 
 absl::Status Open(uint64_t, uint64_t) { return absl::OkStatus(); }
 
-bool RunsHere(const Layer& layer) {
-  return std::visit(
-      [](const auto& l) {
-        using L = std::decay_t<decltype(l)>;
-        return std::is_same_v<L, Convolution> || std::is_same_v<L, BatchNorm> || std::is_same_v<L, Relu> ||
-               std::is_same_v<L, MaxPool> || std::is_same_v<L, Dense> || std::is_same_v<L, GlobalAveragePool> ||
-               std::is_same_v<L, Subsample> || std::is_same_v<L, From> || std::is_same_v<L, AddFrom>;
-      },
-      layer);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(LayerLibrary* library,
@@ -38,15 +26,14 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(LayerLibrary* l
                                                                  const NetworkSpec& spec) {
   auto shapes = CheckNetwork(spec);
   if (!shapes.ok()) return shapes.status();
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (RunsHere(spec.layers[i])) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", i, " is one of text, which this GPU code has not: choose the device cpu"));
-  }
   if (stream == nullptr) return absl::InvalidArgumentError("a network needs a stream of its own");
   std::unique_ptr<CudaNetwork> network(
       new CudaNetwork(library, stream, spec, *std::move(shapes)));
-  const uint64_t staged = spec.batch_size * (spec.input.elements() * sizeof(float) + sizeof(int32_t));
+  const uint64_t input_bytes =
+      ReadsText(spec)
+          ? TextLayout(spec.batch_size, spec.input.height, network->shapes_.back().height).bytes
+          : spec.batch_size * spec.input.elements() * sizeof(float);
+  const uint64_t staged = input_bytes + spec.batch_size * sizeof(int32_t);
   auto staging = Memory::Allocate(MemoryKind::kPinned, staged);
   if (!staging.ok()) return staging.status();
   network->staging_ = *std::move(staging);
@@ -57,6 +44,10 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaNetwork::Create(LayerLibrary* l
     if (auto mode = network->FindMode(spec.batch_size, training); !mode.ok()) return mode.status();
   }
   return network;
+}
+
+uint32_t CudaNetwork::Tokens(const NetworkSpec& spec) {
+  return ReadsText(spec) ? std::get<Embedding>(spec.layers.front()).tokens : 0;
 }
 
 CudaNetwork::~CudaNetwork() {
@@ -70,6 +61,7 @@ absl::Status CudaNetwork::CheckBatch(const BatchView& batch, bool labels) const 
         absl::StrCat("a batch of ", batch.examples, " examples does not fit a network made for 1 to ",
                      spec_.batch_size));
   }
+  if (ReadsText(spec_)) return CheckText(spec_, shapes_, batch, labels);
   const auto classes = static_cast<int32_t>(shapes_.back().channels);
   for (uint64_t i = 0; labels && i < batch.examples; ++i) {
     if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
@@ -179,23 +171,48 @@ absl::Status CudaNetwork::RunPiece(Mode& mode, Part part, size_t piece, const Bi
   return captured.graph.Launch(stream_);
 }
 
+CudaNetwork::Staged CudaNetwork::Stage(const Mode& mode, Part part, const BatchView& batch) {
+  auto* const to = static_cast<uint8_t*>(staging_.data());
+  const bool labels = part != Part::kStatistics;
+  Staged bytes;
+  if (ReadsText(spec_)) {
+    bytes.input_bytes = mode.plan.text.bytes;
+    filler_.Fill(mode.plan.text, batch.text, /*with_targets=*/labels, to);
+  } else {
+    bytes.input_bytes = batch.examples * spec_.input.elements() * sizeof(float);
+    std::memcpy(to, batch.inputs, bytes.input_bytes);
+  }
+  // Of text only the side loss has labels.
+  const bool read = !ReadsText(spec_) || SideLossAt(spec_) < spec_.layers.size();
+  if (labels && read) {
+    bytes.label_bytes = batch.examples * sizeof(int32_t);
+    std::memcpy(to + bytes.input_bytes, batch.labels, bytes.label_bytes);
+  }
+  return bytes;
+}
+
 absl::Status CudaNetwork::Run(Mode& mode, Part part, const BatchView& batch, float weight,
                               Gate gate, Bindings bindings) {
   bindings.arena = static_cast<uint8_t*>(arena_.data());
   // The step before has been waited for, so that the staging is free.
-  const uint64_t input_bytes = batch.examples * spec_.input.elements() * sizeof(float);
-  auto* const staged = static_cast<uint8_t*>(staging_.data());
-  std::memcpy(staged, batch.inputs, input_bytes);
-  absl::Status status = CopyToDevice(bindings.arena + mode.plan.inputs.offset, staged, input_bytes,
-                                     stream_);
-  if (status.ok() && part != Part::kStatistics) {
-    const uint64_t label_bytes = batch.examples * sizeof(int32_t);
-    std::memcpy(staged + input_bytes, batch.labels, label_bytes);
-    status = CopyToDevice(bindings.arena + mode.plan.labels.offset, staged + input_bytes,
-                          label_bytes, stream_);
+  const auto* const staged = static_cast<const uint8_t*>(staging_.data());
+  const Staged bytes = Stage(mode, part, batch);
+  absl::Status status = CopyToDevice(bindings.arena + mode.plan.inputs.offset, staged,
+                                     bytes.input_bytes, stream_);
+  if (status.ok() && bytes.label_bytes > 0) {
+    status = CopyToDevice(bindings.arena + mode.plan.labels.offset, staged + bytes.input_bytes,
+                          bytes.label_bytes, stream_);
   }
   StepScalars& scalars = scalars_.data()[0];
   scalars = {.weight = weight, .scale = weight / static_cast<float>(batch.examples)};
+  if (ReadsText(spec_)) {
+    double divisor = batch.text.divisor;
+    if (divisor == 0 && part != Part::kStatistics) {
+      divisor = static_cast<double>(CountTargets(mode.plan.text, batch.text));
+    }
+    scalars.target_scale = static_cast<float>(divisor > 0 ? weight / divisor : 0);
+    scalars.drops = batch.text.keys != nullptr ? 1 : 0;
+  }
   if (status.ok()) {
     status = CopyToDevice(bindings.arena + mode.plan.scalars.offset, &scalars, sizeof scalars,
                           stream_);
@@ -212,14 +229,18 @@ absl::Status CudaNetwork::Run(Mode& mode, Part part, const BatchView& batch, flo
   return status;
 }
 
-absl::StatusOr<LossSum> CudaNetwork::ReadLoss(const Mode& mode) {
+absl::StatusOr<LossSum> CudaNetwork::ReadLoss(const Mode& mode, const BatchView& batch) {
   StepScalars& scalars = scalars_.data()[1];
   absl::Status status =
       CopyToHost(&scalars, static_cast<uint8_t*>(arena_.data()) + mode.plan.scalars.offset,
                  sizeof scalars, stream_);
   if (status.ok()) status = WaitFor(stream_);
   if (!status.ok()) return status;
-  return LossSum{.loss = scalars.loss, .correct = scalars.correct, .count = mode.examples};
+  return LossSum{.loss = scalars.loss,
+                 .correct = scalars.correct,
+                 .count = ReadsText(spec_) ? CountTargets(mode.plan.text, batch.text) : mode.examples,
+                 .side_loss = scalars.side_loss,
+                 .side_correct = scalars.side_correct};
 }
 
 absl::StatusOr<LossSum> CudaNetwork::Train(const BatchView& batch, const float* vector, Gate gate,
@@ -242,7 +263,7 @@ absl::StatusOr<LossSum> CudaNetwork::Train(const BatchView& batch, const float* 
       return given;
     }
   }
-  return ReadLoss(**mode);
+  return ReadLoss(**mode, batch);
 }
 
 absl::Status CudaNetwork::Statistics(const BatchView& batch, const float* vector,
@@ -261,7 +282,7 @@ absl::StatusOr<LossSum> CudaNetwork::Evaluate(const BatchView& batch, const floa
   if (!mode.ok()) return mode.status();
   const absl::Status run = Run(**mode, Part::kEvaluate, batch, 1, Open, {.vector = vector});
   if (!run.ok()) return run;
-  return ReadLoss(**mode);
+  return ReadLoss(**mode, batch);
 }
 
 }  // namespace FORESHARD_CUDA_NAMESPACE

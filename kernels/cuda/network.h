@@ -71,7 +71,14 @@ class CudaNetwork final : public Network {
 
   CudaNetwork(LayerLibrary* library, NativeStream stream, const NetworkSpec& spec,
               std::vector<Shape> shapes)
-      : library_(library), stream_(stream), spec_(spec), shapes_(std::move(shapes)) {}
+      : library_(library),
+        stream_(stream),
+        spec_(spec),
+        shapes_(std::move(shapes)),
+        filler_(Tokens(spec)) {}
+
+  // Of the table that text is read by; 0 without.
+  static uint32_t Tokens(const NetworkSpec& spec);
 
   absl::Status CheckBatch(const BatchView& batch, bool labels) const;
   absl::StatusOr<Mode*> FindMode(uint64_t examples, bool training);
@@ -82,7 +89,13 @@ class CudaNetwork final : public Network {
   absl::Status RunPiece(Mode& mode, Part part, size_t piece, const Bindings& bindings);
   absl::Status GivePiece(const Mode& mode, Part part, size_t piece, const Bindings& bindings,
                          NativeStream stream) const;
-  absl::StatusOr<LossSum> ReadLoss(const Mode& mode);
+  absl::StatusOr<LossSum> ReadLoss(const Mode& mode, const BatchView& batch);
+  // The batch to the staging memory: its inputs, or its text, then its labels. Returns how many bytes
+  // of each.
+  struct Staged {
+    uint64_t input_bytes = 0, label_bytes = 0;
+  };
+  Staged Stage(const Mode& mode, Part part, const BatchView& batch);
 
   LayerLibrary* const library_;
   const NativeStream stream_;
@@ -92,6 +105,7 @@ class CudaNetwork final : public Network {
   Memory arena_;
   // Inputs, labels and scalars on their way; scalars on their way back.
   Memory staging_;
+  TextFiller filler_;
   PinnedArray<StepScalars> scalars_;
   NetworkFigures figures_;
   uint64_t uses_ = 0;

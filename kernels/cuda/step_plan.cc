@@ -5,24 +5,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/step_builder.h"
+#include "kernels/cuda/step_shapes.h"
+#include "kernels/cuda/text_steps.h"
 #include "kernels/device_failure.h"
-#include "kernels/wiring.h"
+#include "kernels/text_layers.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
 
-using Region = ArenaPlan::Region;
-// Memory that several may hold: given back to the arena when the last one lets go.
-using Held = std::shared_ptr<const Region>;
-
 // cuDNN and cuBLASLt read weights of other positions slowly or not at all.
 constexpr uint64_t kAlignedElements = 4;
-
-void* At(const Bindings& bindings, const Region& region) { return bindings.arena + region.offset; }
-template <typename T>
-T* At(const Bindings& bindings, const Region& region) {
-  return reinterpret_cast<T*>(bindings.arena + region.offset);
-}
+// Of a bias gradient: from here on its sum is made in two steps.
+constexpr uint32_t kManyRows = 256;
 
 // A weight as layers read it: where it lies in the vector, or in the arena where its type or
 // position is another.
@@ -36,35 +31,44 @@ struct Weight {
   }
 };
 
-class Builder {
+class Builder : public StepBuilder {
  public:
   Builder(LayerLibrary& library, const NetworkSpec& spec, const std::vector<Shape>& shapes,
           uint32_t examples, bool training)
-      : library_(library),
-        storage_(library.storage()),
-        spec_(spec),
-        shapes_(shapes),
-        examples_(examples),
-        training_(training),
-        wiring_(spec.layers),
+      : StepBuilder(library, spec, shapes, examples, training),
+        text_(*this),
         layers_(spec.layers.size()),
         values_(wiring_.values()),
         reads_left_(wiring_.values()),
+        stays_(wiring_.values()),
         gradients_(wiring_.values()) {
     for (uint32_t value = 0; value < wiring_.values(); ++value) {
       reads_left_[value] = wiring_.uses(value);
+    }
+    for (size_t i = 0; training && i < layers_.size(); ++i) {
+      if (ReadsInput(spec.layers[i])) stays_[wiring_.input(i)] = true;
+      if (ReadsOutput(spec.layers[i])) stays_[wiring_.output(i)] = true;
     }
   }
 
   absl::StatusOr<StepPlan> Build() {
     plan_.forward.emplace_back();
     operations_ = &plan_.forward.back().operations;
-    const uint64_t input_elements = examples_ * spec_.input.elements();
+    if (const absl::Status fits = text_.Check(); !fits.ok()) return fits;
+    if (const size_t side = SideLossAt(spec_); side < layers_.size() &&
+                                               storage_ != Storage::kFp32 &&
+                                               wiring_.uses(wiring_.output(side)) > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layer ", side, ": another layer reads the logits of the side loss, which are fp32 with bf16 too"));
+    }
     // Never given back: the host writes them before a step.
-    plan_.inputs = arena_.Take(input_elements * sizeof(float));
+    const uint64_t input_elements = examples_ * spec_.input.elements();
+    if (ReadsText(spec_)) plan_.text = {examples_, spec_.input.height, shapes_.back().height};
+    plan_.inputs =
+        arena_.Take(ReadsText(spec_) ? plan_.text.bytes : input_elements * sizeof(float));
     plan_.labels = arena_.Take(examples_ * sizeof(int32_t));
     plan_.scalars = arena_.Take(sizeof(StepScalars));
-    if (storage_ == Storage::kFp32) {
+    if (storage_ == Storage::kFp32 || ReadsText(spec_)) {
       values_[0] = std::make_shared<const Region>(plan_.inputs);
     } else {
       values_[0] = Take(input_elements);
@@ -99,25 +103,22 @@ class Builder {
     Held norm_memory;          // saved mean, saved inverse: the same
   };
 
-  void Add(StepPlan::Operation operation) { operations_->push_back(std::move(operation)); }
-
-  Held TakeBytes(uint64_t bytes) {
-    return {new Region(arena_.Take(bytes)), [arena = &arena_](const Region* last) {
-              arena->Give(*last);
-              delete last;
-            }};
+  // Whether backward of a layer reads its input, or its output.
+  static bool ReadsInput(const Layer& layer) {
+    return std::holds_alternative<Convolution>(layer) ||
+           std::holds_alternative<BatchNorm>(layer) || std::holds_alternative<Dense>(layer) ||
+           IsPool(layer) || TextSteps::ReadsInput(layer);
   }
-  Held Take(uint64_t elements) { return TakeBytes(elements * BytesOf(storage_)); }
+  static bool ReadsOutput(const Layer& layer) {
+    return std::holds_alternative<Relu>(layer) || IsPool(layer) || TextSteps::ReadsOutput(layer);
+  }
+  static bool IsPool(const Layer& layer) {
+    return std::holds_alternative<MaxPool>(layer) ||
+           std::holds_alternative<GlobalAveragePool>(layer);
+  }
 
   uint64_t Elements(const Shape& shape) const { return examples_ * shape.elements(); }
-  const Shape& InputShape(size_t i) const { return i == 0 ? spec_.input : shapes_[i - 1]; }
-
-  ConvolutionShape ShapeOf(const Convolution& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const Shape& out = shapes_[i];
-    return {examples_,   in.height,    in.width,    in.channels,  out.height,
-            out.width,   out.channels, layer.kernel, layer.stride, layer.padding};
-  }
+  LayerShapes Shapes(size_t i) const { return {examples_, InputShape(i), shapes_[i]}; }
 
   absl::Status SizeWorkspace() {
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
@@ -129,7 +130,7 @@ class Builder {
         if (wiring_.needs_gradient(wiring_.input(i))) passes.push_back(ConvolutionPass::kBackwardData);
       }
       for (const ConvolutionPass pass : passes) {
-        const auto bytes = library_.ConvolutionWorkspace(pass, ShapeOf(*conv, i));
+        const auto bytes = library_.ConvolutionWorkspace(pass, ShapeOf(*conv, Shapes(i)));
         if (!bytes.ok()) {
           absl::Status status(bytes.status().code(),
                               absl::StrCat("layer ", i, ": ", bytes.status().message()));
@@ -154,12 +155,7 @@ class Builder {
     *waits = std::move(joined);
   }
 
-  // The step asks for a tensor here; a new piece begins where enough of them came together.
-  void AwaitTensor(uint64_t begin, uint64_t elements) {
-    if (begin == kNoTensor) return;
-    plan_.forward.back().waits.push_back({begin, elements});
-    piece_elements_ += elements;
-  }
+  // A new piece begins where enough tensors came together.
   void CutPiece() {
     const uint64_t enough = std::max(StepPlan::kPieceElements,
                                      spec_.trainable_elements / StepPlan::kMostPieces);
@@ -183,9 +179,27 @@ class Builder {
     return weight;
   }
 
-  // A value that has been read as often as it is, is needed by backward only.
+  // A value that has been read as often as it is, is needed by backward only, if at all.
   void Read(uint32_t value) {
-    if (--reads_left_[value] == 0 && !training_) values_[value].reset();
+    if (--reads_left_[value] == 0 && !stays_[value]) values_[value].reset();
+  }
+
+  // Where layer i writes.
+  Held Output(size_t i, const Held& x) {
+    if (std::holds_alternative<Dropout>(spec_.layers[i])) {
+      // In place where nobody else has it: but for its value's, `x` is the only holder.
+      const uint32_t input = wiring_.input(i);
+      if (!text_.Drops(i)) return x;
+      if (reads_left_[input] == 1 && !stays_[input] && x.use_count() == 2) return x;
+    }
+    const uint64_t n = Elements(shapes_[i]);
+    return MakesLogits(i) ? TakeBytes(n * sizeof(float)) : Take(n);
+  }
+
+  // Whether a loss reads layer i's output, which then is fp32.
+  bool MakesLogits(size_t i) const {
+    return i + 1 == spec_.layers.size() ||
+           std::holds_alternative<SideLoss>(spec_.layers[i + 1]);
   }
 
   // Adds layer i, with the Relu that follows where both are done together. Returns the number
@@ -198,8 +212,7 @@ class Builder {
     const size_t end = relu ? i + 1 : i;
     const Held x = values_[input];
     const uint64_t n = Elements(shapes_[i]);
-    const bool last = i + 1 == spec_.layers.size();
-    const Held y = last ? TakeBytes(n * sizeof(float)) : Take(n);
+    const Held y = Output(i, x);
     values_[wiring_.output(end)] = y;
     if (const auto* conv = std::get_if<Convolution>(&layer)) {
       ForwardConvolution(*conv, i, *x, *y, relu);
@@ -207,7 +220,7 @@ class Builder {
       ForwardNorm(*norm, i, *x, *y);
       if (relu) AddRelu(n, *y, *y);
     } else if (const auto* dense = std::get_if<Dense>(&layer)) {
-      ForwardDense(*dense, i, *x, *y, relu, last);
+      ForwardDense(*dense, i, *x, *y, relu, MakesLogits(i));
     } else if (std::holds_alternative<AddFrom>(layer)) {
       const uint32_t other = wiring_.other(i);
       Add([n, relu, storage = storage_, a = *x, b = *values_[other], to = *y](
@@ -216,14 +229,16 @@ class Builder {
       });
       Read(other);
     } else if (const auto* subsample = std::get_if<Subsample>(&layer)) {
-      Add([shape = ShapeOf(*subsample, i), storage = storage_, from = *x, to = *y](
+      Add([shape = ShapeOf(*subsample, Shapes(i)), storage = storage_, from = *x, to = *y](
               const Bindings& b, NativeStream stream) {
         return SubsampleForward(storage, shape, At(b, from), At(b, to), stream);
       });
     } else if (std::holds_alternative<Relu>(layer)) {
       AddRelu(n, *x, *y);
+    } else if (TextSteps::Has(layer)) {
+      text_.Forward(i, *x, *y);
     } else {
-      Add([shape = PoolShapeOf(layer, i), library = &library_, from = *x, to = *y](
+      Add([shape = PoolShapeOf(layer, Shapes(i)), library = &library_, from = *x, to = *y](
               const Bindings& b, NativeStream stream) {
         return library->PoolForward(shape, At(b, from), At(b, to), stream);
       });
@@ -246,7 +261,7 @@ class Builder {
 
   void ForwardConvolution(const Convolution& layer, size_t i, const Region& x, const Region& y,
                           bool relu) {
-    const ConvolutionShape shape = ShapeOf(layer, i);
+    const ConvolutionShape shape = ShapeOf(layer, Shapes(i));
     const uint64_t elements = uint64_t{shape.filters} * shape.kernel * shape.kernel * shape.channels;
     layers_[i].weight = Prepare(i, layer.weight, elements, storage_);
     AwaitTensor(layer.bias, shape.filters);
@@ -264,11 +279,6 @@ class Builder {
     } else if (relu) {
       AddRelu(rows * shape.filters, y, y);
     }
-  }
-
-  NormShape ShapeOf(const BatchNorm& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    return {examples_, in.height * in.width, in.channels, layer.epsilon};
   }
 
   static NormTraining NormAt(const Bindings& b, const BatchNorm& layer, const Region& results,
@@ -299,7 +309,7 @@ class Builder {
   }
 
   void ForwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& y) {
-    const NormShape shape = ShapeOf(layer, i);
+    const NormShape shape = ShapeOf(layer, Shapes(i));
     for (const uint64_t tensor : {layer.weight, layer.bias}) AwaitTensor(tensor, shape.channels);
     if (!training_) {
       for (const uint64_t tensor : {layer.mean, layer.variance}) AwaitTensor(tensor, shape.channels);
@@ -335,65 +345,46 @@ class Builder {
     });
   }
 
-  DenseShape ShapeOf(const Dense& layer, size_t i) const {
-    return {examples_, static_cast<uint32_t>(InputShape(i).elements()), layer.units};
-  }
-
   void ForwardDense(const Dense& layer, size_t i, const Region& x, const Region& y, bool relu,
-                    bool last) {
-    const DenseShape shape = ShapeOf(layer, i);
+                    bool fp32) {
+    const DenseShape shape = ShapeOf(layer, Shapes(i));
     layers_[i].weight =
         Prepare(i, layer.weight, uint64_t{shape.units} * shape.inputs, storage_);
     const bool has_bias = layer.bias != kNoTensor;
     if (has_bias) {
       // Of the output's type.
-      layers_[i].bias = Prepare(i, layer.bias, shape.units, last ? Storage::kFp32 : storage_);
+      layers_[i].bias = Prepare(i, layer.bias, shape.units, fp32 ? Storage::kFp32 : storage_);
     }
-    Add([shape, relu, last, has_bias, weight = layers_[i].weight, bias = layers_[i].bias,
+    Add([shape, relu, fp32, has_bias, weight = layers_[i].weight, bias = layers_[i].bias,
          workspace = workspace_, bytes = workspace_bytes_, library = &library_, x, y](
             const Bindings& b, NativeStream stream) {
       return library->DenseForward(shape, At(b, x), weight.Read(b),
-                                   has_bias ? bias.Read(b) : nullptr, relu, At(b, y), last,
+                                   has_bias ? bias.Read(b) : nullptr, relu, At(b, y), fp32,
                                    {At(b, workspace), bytes}, stream);
     });
-  }
-
-  SubsampleShape ShapeOf(const Subsample& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const Shape& out = shapes_[i];
-    return {examples_,  in.height, in.width,     in.channels,
-            out.height, out.width, out.channels, layer.stride};
-  }
-
-  // MaxPool or GlobalAveragePool.
-  PoolShape PoolShapeOf(const Layer& layer, size_t i) const {
-    const Shape& in = InputShape(i);
-    const Shape& out = shapes_[i];
-    PoolShape shape = {.average = true,
-                       .examples = examples_,
-                       .height = in.height,
-                       .width = in.width,
-                       .channels = in.channels,
-                       .out_height = out.height,
-                       .out_width = out.width,
-                       .window_height = in.height,
-                       .window_width = in.width};
-    if (const auto* pool = std::get_if<MaxPool>(&layer)) {
-      shape.average = false;
-      shape.window_height = shape.window_width = pool->size;
-      shape.stride = pool->stride;
-      shape.padding = pool->padding;
-    }
-    return shape;
   }
 
   void Loss() {
     operations_ = &plan_.loss;
     const uint32_t logits = wiring_.output(spec_.layers.size() - 1);
-    const uint32_t classes = shapes_.back().channels;
+    const size_t side = SideLossAt(spec_);
+    if (!ReadsText(spec_)) {
+      AddLoss(logits, shapes_.back().channels, /*side=*/false);
+      return;
+    }
+    // A vocabulary's logits are many, and read only once.
+    if (training_) {
+      gradients_[logits] = storage_ == Storage::kFp32 ? values_[logits] : Take(Elements(shapes_.back()));
+    }
+    text_.Loss(*values_[logits], gradients_[logits]);
+    if (side < layers_.size()) AddLoss(wiring_.output(side), shapes_[side].channels, /*side=*/true);
+  }
+
+  // Of the examples with their labels.
+  void AddLoss(uint32_t logits, uint32_t classes, bool side) {
     if (training_) gradients_[logits] = Take(uint64_t{examples_} * classes);
     const Held rows = TakeBytes(examples_ * (sizeof(double) + sizeof(uint32_t)));
-    Add([classes, examples = examples_, storage = storage_, from = *values_[logits],
+    Add([classes, side, examples = examples_, storage = storage_, from = *values_[logits],
          to = training_ ? *gradients_[logits] : Region{}, has_gradient = training_,
          labels = plan_.labels, scalars = plan_.scalars, memory = *rows](const Bindings& b,
                                                                         NativeStream stream) {
@@ -407,14 +398,15 @@ class Builder {
            .gradient = has_gradient ? At(b, to) : nullptr,
            .row_loss = row_loss,
            .row_correct = reinterpret_cast<uint32_t*>(row_loss + examples),
-           .scalars = At<StepScalars>(b, scalars)},
+           .scalars = At<StepScalars>(b, scalars),
+           .side = side},
           stream);
     });
   }
 
   void Backward(size_t i) {
     const Layer& layer = spec_.layers[i];
-    if (wiring_.output(i) != i + 1) return;  // From
+    if (wiring_.output(i) != i + 1) return;  // From, SideLoss
     // A Relu that the layer before it took over.
     if (std::holds_alternative<Relu>(layer) && i > 0 && wiring_.relu_follows(i - 1) &&
         TakesRelu(spec_.layers[i - 1])) {
@@ -434,10 +426,13 @@ class Builder {
     } else if (std::holds_alternative<Relu>(layer)) {
       if (wanted) AddGradient(input, Masked(n, *values_[output], dy));
     } else {
-      Held dx = wanted ? Take(Elements(InputShape(i))) : nullptr;
-      const Region x = *values_[input];
-      const Region y = *values_[output];
-      if (const auto* conv = std::get_if<Convolution>(&layer)) {
+      Held dx = wanted ? GradientPlace(i, dy) : nullptr;
+      // What backward does not read may be gone.
+      const Region x = values_[input] == nullptr ? Region{} : *values_[input];
+      const Region y = values_[output] == nullptr ? Region{} : *values_[output];
+      if (TextSteps::Has(layer)) {
+        text_.Backward(i, x, y, *dy, dx);
+      } else if (const auto* conv = std::get_if<Convolution>(&layer)) {
         BackwardConvolution(*conv, i, x, *dy, dx);
       } else if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
         BackwardNorm(*norm, i, x, *dy, dx);
@@ -445,23 +440,34 @@ class Builder {
         BackwardDense(*dense, i, x, *dy, dx);
       } else if (wanted) {
         if (const auto* subsample = std::get_if<Subsample>(&layer)) {
-          Add([shape = ShapeOf(*subsample, i), storage = storage_, from = *dy, to = *dx](
+          Add([shape = ShapeOf(*subsample, Shapes(i)), storage = storage_, from = *dy, to = *dx](
                   const Bindings& b, NativeStream stream) {
             return SubsampleGradient(storage, shape, At(b, from), At(b, to), stream);
           });
         } else {
-          Add([shape = PoolShapeOf(layer, i), library = &library_, x, y, from = *dy, to = *dx](
+          Add([shape = PoolShapeOf(layer, Shapes(i)), library = &library_, x, y, from = *dy, to = *dx](
                   const Bindings& b, NativeStream stream) {
             return library->PoolBackward(shape, At(b, x), At(b, y), At(b, from), At(b, to),
                                          stream);
           });
         }
       }
+      dy.reset();
       if (wanted) AddGradient(input, std::move(dx));
     }
     // All that read it come after it in the list, so their backward is done.
     values_[output].reset();
     layers_[i] = {};
+  }
+
+  // Where the gradient of layer i's input goes: to dy's own place where it can, and nobody else
+  // holds that.
+  Held GradientPlace(size_t i, const Held& dy) {
+    const Layer& layer = spec_.layers[i];
+    const bool dropout = std::holds_alternative<Dropout>(layer);
+    if (dropout && !text_.Drops(i)) return dy;
+    if (TextSteps::InPlace(layer) && dy.use_count() == 1) return dy;
+    return Take(Elements(InputShape(i)));
   }
 
   // dy where the layer's output is above 0: in place where nobody else holds dy.
@@ -482,7 +488,7 @@ class Builder {
 
   void BackwardConvolution(const Convolution& layer, size_t i, const Region& x, const Region& dy,
                            const Held& dx) {
-    const ConvolutionShape shape = ShapeOf(layer, i);
+    const ConvolutionShape shape = ShapeOf(layer, Shapes(i));
     const Weight& weight = layers_[i].weight;
     const bool direct = !weight.copied;
     const Held scratch = direct ? nullptr : Take(weight.elements);
@@ -514,9 +520,18 @@ class Builder {
     });
   }
 
+  // A bias's gradient in two steps, where the rows of one would be too many for a thread block.
+  void AddRowSums(uint32_t rows, uint32_t channels, const Region& dy, uint64_t offset) {
+    const Held scratch = TakeBytes(RowSumsScratch(rows, channels));
+    Add([=, storage = storage_, scratch = *scratch](const Bindings& b, NativeStream stream) {
+      return RowSums(storage, rows, channels, At(b, dy), b.accumulate, b.gradient + offset,
+                     At<float>(b, scratch), stream);
+    });
+  }
+
   void BackwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& dy,
                     const Held& dx) {
-    const NormShape shape = ShapeOf(layer, i);
+    const NormShape shape = ShapeOf(layer, Shapes(i));
     // The library makes the input's gradient along with the others.
     const Held unwanted = dx == nullptr ? Take(Elements(InputShape(i))) : nullptr;
     Add([layer, shape, x, dy, run = NormRun(shape.channels), results = layers_[i].norm_results,
@@ -530,7 +545,7 @@ class Builder {
 
   void BackwardDense(const Dense& layer, size_t i, const Region& x, const Region& dy,
                      const Held& dx) {
-    const DenseShape shape = ShapeOf(layer, i);
+    const DenseShape shape = ShapeOf(layer, Shapes(i));
     const uint64_t elements = uint64_t{shape.units} * shape.inputs;
     // fp32 whatever the storage.
     const bool direct = layer.weight % kAlignedElements == 0;
@@ -549,7 +564,11 @@ class Builder {
                         stream);
       });
     }
-    if (layer.bias != kNoTensor) AddBiasGradient(examples_, shape.units, dy, layer.bias);
+    if (layer.bias != kNoTensor && shape.rows > kManyRows) {
+      AddRowSums(shape.rows, shape.units, dy, layer.bias);
+    } else if (layer.bias != kNoTensor) {
+      AddBiasGradient(shape.rows, shape.units, dy, layer.bias);
+    }
     if (dx == nullptr) return;
     Add([shape, dy, weight = layers_[i].weight, to = *dx, workspace = workspace_,
          bytes = workspace_bytes_, library = &library_](const Bindings& b, NativeStream stream) {
@@ -577,23 +596,14 @@ class Builder {
     total = sum;
   }
 
-  LayerLibrary& library_;
-  const Storage storage_;
-  const NetworkSpec& spec_;
-  const std::vector<Shape>& shapes_;
-  const uint32_t examples_;
-  const bool training_;
-  const Wiring wiring_;
-  ArenaPlan arena_;  // before what gives back to it
-  StepPlan plan_;
-  std::vector<StepPlan::Operation>* operations_ = nullptr;
+  TextSteps text_;
   Region workspace_;
   uint64_t workspace_bytes_ = 0;
-  uint64_t piece_elements_ = 0;
   std::vector<LayerState> layers_;
   // By value. Those that a Relu after them took over, and From's, stay empty.
   std::vector<Held> values_;
   std::vector<uint32_t> reads_left_;
+  std::vector<bool> stays_;  // backward reads it
   std::vector<Held> gradients_;
 };
 

@@ -21,6 +21,7 @@
 #include "kernels/cuda/activations.h"
 #include "kernels/cuda/arena.h"
 #include "kernels/cuda/layer_library.h"
+#include "kernels/cuda/text_batch.h"
 #include "kernels/device.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
@@ -53,9 +54,10 @@ struct StepPlan {
   };
 
   uint64_t arena_bytes = 0;
-  // Where a step's inputs are put: fp32 [examples, height, width, channels], int32 labels, and
-  // StepScalars.
+  // Where a step's inputs are put: fp32 [examples, height, width, channels], or text as its layout
+  // says, which is empty without; int32 labels; and StepScalars.
   ArenaPlan::Region inputs, labels, scalars;
+  TextLayout text;
   std::vector<Piece> forward;          // at least one
   std::vector<Operation> statistics;   // training: after forward
   std::vector<Operation> loss;         // after forward; with training the logits' gradient too

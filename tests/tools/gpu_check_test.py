@@ -159,6 +159,49 @@ class GpuCheckTest(unittest.TestCase):
                             "pytorch/resnet20/compile": Record([dict(line, seconds=3e-3)])})
         self.assertRegex(made.text(), r"resnet20 tf32, batch 128 +2\.000 ms \(host 0\.100 ms\) +5\.000 ms +3\.000 ms +2\.50 +>= 1\.5: met")
 
+    def test_text_is_told_in_tokens_and_shares_of_the_peak(self):
+        Record = lambda data: {"status": results.DONE, "words": "", "data": data}
+        line = {"name": "bert_base_128", "precision": "bf16", "batch": 64, "seconds": 1e-2, "host_seconds": 1e-4,
+                "tokens_per_second": 819200, "of_peak": 0.456}
+        made = table.Table({"models/bert_base_128": Record([line]),
+                            "pytorch/text/eager": Record([dict(line, seconds=1.2e-2)]),
+                            "pytorch/bert_base_128/compile": Record([dict(line, seconds=9e-3)])})
+        self.assertRegex(made.text(), r"bert_base_128 bf16, batch 64 +10\.000 ms \(host 0\.100 ms\), 819200 tokens/s, "
+                                      r"0\.46 of the peak +12\.000 ms +9\.000 ms +1\.20 +>= 1\.0: met")
+
+    def test_pytorchs_bert_takes_its_fused_attention(self):
+        """On the CPU, in a PyTorch that may have no such function yet: a stand-in says what it was given."""
+        try:
+            import torch
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
+        sys.path.insert(0, os.path.join(ROOT, "tools", "gpu_check"))
+        import pytorch_bert
+        import pytorch_steps
+        given = []
+
+        def fused(query, key, value, mask, dropout):
+            given.append((tuple(query.shape), mask, dropout))
+            return torch.softmax(query @ key.transpose(2, 3) / query.shape[3] ** 0.5, 3) @ value
+
+        line = {"model": "bert_tiny", "name": "bert_tiny_12", "precision": "fp32", "batch": 2, "shape": [12, 1, 1],
+                "targets": 2, "classes": 50, "dropout": 0.1}
+        with mock.patch.object(torch.Tensor, "cuda", lambda tensor: tensor), \
+                mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor), \
+                mock.patch.object(pytorch_bert.F, "scaled_dot_product_attention", fused, create=True):
+            model, batch = pytorch_steps.text_module(torch, line), pytorch_steps.text_batch(torch, line)
+            model(batch).backward()
+            # Without dropout both kinds of attention are the same.
+            model.bert.dropout = 0.0
+            with_it = model(batch).item()
+            model.bert.fused = False
+            self.assertAlmostEqual(model(batch).item(), with_it, places=5)
+        self.assertEqual(given[0], ((2, 2, 12, 64), None, 0.1))
+        self.assertEqual(batch["target_positions"].tolist(), [[0, 6]] * 2)
+        missing = [name for name, tensor in model.named_parameters() if tensor.grad is None]
+        self.assertEqual(missing, [])
+
     def test_what_is_done_is_kept_and_what_failed_is_done_again(self):
         self.assertEqual(self.run_it(Fake()), main.EXIT_FAILED)
         first = self.records()
@@ -305,7 +348,7 @@ class GpuCheckTest(unittest.TestCase):
         with tarfile.open(path) as tar:
             names = set(tar.getnames())
         for name in ("tools/gpu-check", "kernels/cuda/signs.cu", "worker/models/resnet20.cc",
-                     "tests/kernels/cuda/on_device.h", "tools/bench/pytorch_models.py",
+                     "tests/kernels/cuda/on_device.h", "tools/bench/pytorch_models.py", "tools/bench/pytorch_bert.py",
                      "libraries/include/absl/status/status.h", "libraries/include/xxhash.h",
                      "libraries/include/nlohmann/json.hpp", "libraries/include/gmock/gmock.h", "libraries/lib/libgtest_main.a",
                      "libraries/lib/libabsl_status.a"):

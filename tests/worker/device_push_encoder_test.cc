@@ -16,6 +16,7 @@
 #include "kernels/device_failure.h"
 #include "tests/worker/emulated_device.h"
 #include "tests/worker/fake_shard.h"
+#include "worker/data/random_text.h"
 #include "worker/gradient.h"
 #include "worker/job_setup.h"
 #include "worker/lead_client.h"
@@ -225,26 +226,73 @@ class Angles final : public Dataset {
   }
 };
 
+// Made-up sequences, of which a few have padding.
+class Sentences final : public Dataset {
+ public:
+  static ModelOptions Model(uint32_t batch_size) {
+    return {.name = "bert_tiny",
+            .input = {12, 1, 1},
+            .classes = 40,
+            .batch_size = batch_size,
+            .text = {.targets = 3, .positions = 12, .dropout = 0.1f, .next_sentence = true}};
+  }
+  uint64_t examples() const override { return all_.examples; }
+  InputShape shape() const override { return {12, 1, 1}; }
+  uint32_t classes() const override { return 40; }
+  uint32_t targets() const override { return 3; }
+  bool has_pairs() const override { return true; }
+  uint64_t Targets(absl::Span<const uint32_t> indices) const override {
+    uint64_t count = 0;
+    for (const uint32_t i : indices) {
+      for (uint32_t t = 0; t < 3; ++t) count += all_.targets[3 * i + t] != kernels::kNoTarget;
+    }
+    return count;
+  }
+  absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t key, Batch* batch) const override {
+    *batch = {.examples = indices.size()};
+    const auto take = [](const std::vector<int32_t>& from, uint32_t i, uint32_t each, std::vector<int32_t>* to) {
+      to->insert(to->end(), from.begin() + i * each, from.begin() + (i + 1) * each);
+    };
+    for (const uint32_t i : indices) {
+      take(all_.tokens, i, 12, &batch->tokens);
+      take(all_.segments, i, 12, &batch->segments);
+      take(all_.lengths, i, 1, &batch->lengths);
+      take(all_.labels, i, 1, &batch->labels);
+      take(all_.targets, i, 3, &batch->targets);
+      take(all_.target_positions, i, 3, &batch->target_positions);
+      batch->keys.push_back(key + i);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Batch all_ = RandomText(Model(96), 5, /*full=*/false);
+};
+
 struct Trained {
   std::vector<float> parameters;
   double loss = 0;
 };
 
 // A whole worker with a server of the test's own.
-Trained Train(const Case& c, bool pushes_on_device) {
+Trained Train(const Case& c, bool pushes_on_device, bool text = false) {
   EmulatedDevice device;
-  const Angles data;
-  auto model = MakeModel({.name = "mlp",
-                          .input = data.shape(),
-                          .classes = data.classes(),
-                          .widths = {16},
-                          .batch_size = 12},
+  const Angles angles;
+  const Sentences sentences;
+  const Dataset& data = text ? static_cast<const Dataset&>(sentences) : angles;
+  auto model = MakeModel(text ? Sentences::Model(12)
+                              : ModelOptions{.name = "mlp",
+                                             .input = data.shape(),
+                                             .classes = data.classes(),
+                                             .widths = {16},
+                                             .batch_size = 12},
                          device)
                    .value();
+  const uint32_t segment = text ? 1 << 16 : 64;
   const ShardPlan plan =
-      ShardPlan::Create(model->schema(), {.shards = 1, .segment_elements = 64, .block_elements = 32})
+      ShardPlan::Create(model->schema(), {.shards = 1, .segment_elements = segment, .block_elements = text ? 4096u : 32u})
           .value();
-  FakeShard server(plan, {.tickets = 20, .codec_settings = kSettings, .seed = 9});
+  FakeShard server(plan, {.tickets = text ? 3u : 20u, .codec_settings = kSettings, .seed = 9});
   std::atomic<bool> stop{false};
   Progress progress(nullptr, "");
   auto lead = LeadClient::Register({.address = server.address(), .stop = &stop}).value();
@@ -300,6 +348,15 @@ Trained Train(const Case& c, bool pushes_on_device) {
 
 TEST_P(DevicePushEncoderTest, AWorkerTrainsTheSame) {
   const Trained host = Train(GetParam(), false), device = Train(GetParam(), true);
+  EXPECT_EQ(host.parameters, device.parameters);
+  EXPECT_EQ(host.loss, device.loss);
+  EXPECT_TRUE(std::isfinite(host.loss));
+}
+
+// Of text, whose loss is a mean over targets, in micro-batches that differ in them.
+TEST(DeviceTextTest, AWorkerTrainsTheSame) {
+  const Case c = {.codec = "one_bit", .rule = "asgd"};
+  const Trained host = Train(c, false, /*text=*/true), device = Train(c, true, /*text=*/true);
   EXPECT_EQ(host.parameters, device.parameters);
   EXPECT_EQ(host.loss, device.loss);
   EXPECT_TRUE(std::isfinite(host.loss));

@@ -44,11 +44,12 @@ def shapes(name, vocabulary, positions=512, next_sentence=False):
 
 
 class Bert:
-    """`state`: the parameters; `dropout` is only taken in `training`."""
+    """`state`: the parameters; `dropout` is only taken in `training`. `fused`: attention is
+    PyTorch's own (scaled_dot_product_attention, from 2.0 on)."""
 
-    def __init__(self, name, state, dropout=0.0):
+    def __init__(self, name, state, dropout=0.0, fused=False):
         self.layers, self.channels, self.heads = SIZES[name]
-        self.state, self.dropout, self.training = state, dropout, True
+        self.state, self.dropout, self.training, self.fused = state, dropout, True, fused
 
     def dense(self, prefix, x):
         return F.linear(x, self.state[prefix + ".weight"], self.state[prefix + ".bias"])
@@ -68,6 +69,11 @@ class Bert:
             return y.view(batch, positions, self.heads, -1).transpose(1, 2)
 
         query, key, value = heads("query"), heads("key"), heads("value")
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(query, key, value,
+                                                   None if mask is None else mask[:, None, None, :],
+                                                   self.dropout if self.training else 0.0)
+            return mixed.transpose(1, 2).reshape(batch, positions, self.channels)
         scores = query @ key.transpose(2, 3) / (self.channels // self.heads) ** 0.5
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None, :], float("-inf"))

@@ -9,7 +9,7 @@ import tarfile
 
 # Of the tree. What of it is compiled, CMakeLists.txt says.
 TREE = ("tools/gpu-check", "tools/gpu_check", "tools/local_fleet/__init__.py",
-        "tools/local_fleet/command_line.py", "tools/bench/pytorch_models.py", "common/core",
+        "tools/local_fleet/command_line.py", "tools/bench/pytorch_models.py", "tools/bench/pytorch_bert.py", "common/core",
         "kernels", "worker/models", "tests/kernels", "README.md")
 # Where gpu-check looks for them, in the tree.
 LIBRARIES = "libraries"

@@ -10,6 +10,8 @@ import threading
 import time
 
 MODELS = ("resnet20", "resnet18", "wrn16_4", "resnet50")
+# With the length of their sequences, and how many of those a batch has.
+TEXT_MODELS = {"bert_base_128": 64, "bert_large_128": 32, "bert_base_512": 16}
 PRECISIONS = ("tf32", "bf16")
 BATCH = 128
 _ATTEMPTS = 12  # processes of tests
@@ -133,12 +135,18 @@ class Check:
         for model in MODELS:
             parts.append(Part(f"models/{model}", lambda s, m=model: self.model(m, s), 10, 90))
         parts.append(Part("pytorch/models/eager", lambda s: self.pytorch("models", MODELS, "eager", PRECISIONS, s), 30, 150))
+        for model in TEXT_MODELS:
+            parts.append(Part(f"models/{model}", lambda s, m=model: self.model(m, s), 10, 90))
+        parts.append(Part("pytorch/text/eager", lambda s: self.pytorch("models", TEXT_MODELS, "eager", PRECISIONS, s), 30, 150))
         parts += [Part("layers", self.layers, 10, 90),
                   Part("pytorch/layers/eager", lambda s: self.pytorch("layers", (), "eager", ("tf32",), s), 20, 90)]
         # Compiling takes longest and is asked of no goal but the first model's: last, where time is short.
         compiled = [Part(f"pytorch/{model}/compile",
                          lambda s, m=model: self.pytorch("models", (m,), "compile", ("tf32",), s), 30, 150)
                     for model in MODELS]
+        compiled += [Part(f"pytorch/{model}/compile",
+                          lambda s, m=model: self.pytorch("models", (m,), "compile", ("bf16",), s), 60, 200)
+                     for model in TEXT_MODELS]
         compiled.append(Part("pytorch/layers/compile",
                              lambda s: self.pytorch("layers", (), "compile", ("tf32",), s), 30, 150))
         parts += [compiled[0], Part("sanitizer/memcheck", lambda s: self.sanitizer("memcheck", s), 20, 120),
@@ -351,7 +359,7 @@ class Check:
         data, wrong = [], []
         for precision in PRECISIONS:
             try:
-                data += self.bench(f"models/{name}/{precision}", ["model", name, precision, str(BATCH)], seconds / 2)
+                data += self.bench(f"models/{name}/{precision}", ["model", name, precision, str(TEXT_MODELS.get(name, BATCH))], seconds / 2)
             except Failed as failure:  # the other may do
                 data += failure.data or []
                 wrong.append(f"{precision}: {failure}")
@@ -373,7 +381,9 @@ class Check:
             lines += [line for line in (record or {}).get("data") or [] if line["precision"] in precisions]
         if not lines:
             raise Impossible("there is nothing of ours to compare with")
-        log = self.log(f"pytorch/{names[0] if len(names) == 1 else kind}/{mode}")
+        names = list(names)
+        label = names[0] if len(names) == 1 else "text" if names and names[0] in TEXT_MODELS else kind
+        log = self.log(f"pytorch/{label}/{mode}")
         script = os.path.join(self.root, "tools", "gpu_check", "pytorch_steps.py")
         status, said = run_lines([self.machine.python, script, mode], seconds, log,
                                  "".join(json.dumps(line) + "\n" for line in lines))

@@ -4,7 +4,7 @@ or "compile"; reads gpu_bench's lines and prints one for each: {"name", "precisi
 
 The batch comes from pinned host memory in each step, as ours does. Convolutions choose their
 algorithms by trying (cudnn.benchmark), images are channels last; TF32 as the line's precision says,
-bf16 by autocast. Only forward, loss and backward count, what we compute in a step too, and each step
+bf16 by autocast. BERT's attention is PyTorch's fused one. Only forward, loss and backward count, what we compute in a step too, and each step
 is waited for, since a worker must know its loss."""
 
 import json
@@ -44,13 +44,11 @@ def small_network(nn, shape, layers):
     return nn.Sequential(*([nn.Flatten()] if flat else []), *modules), channels
 
 
-def seconds_of(torch, line, mode):
+def image_step(torch, line, mode):
+    """One step of a network that reads images, forward and backward."""
     from torch import nn
     from pytorch_models import make_model
     precision, batch, shape = line["precision"], int(line["batch"]), line["shape"]
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
-    torch.backends.cudnn.benchmark = True
     if line["part"] == "models":
         classes = int(line["classes"])
         model = make_model(line["name"], shape, classes)
@@ -72,7 +70,63 @@ def seconds_of(torch, line, mode):
             loss = nn.functional.cross_entropy(run(inputs), labels)
         loss.backward()
         loss.item()
+    return step
 
+
+def text_module(torch, line):
+    """A BERT whose forward is its loss; parameters have Hugging Face's names, with lines for dots."""
+    from torch import nn
+    from pytorch_bert import Bert, shapes
+
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            state = {}
+            for name, size in shapes(line["model"], int(line["classes"])).items():
+                made = torch.ones(size) if name.endswith("LayerNorm.weight") else 0.02 * torch.randn(size)
+                state[name] = nn.Parameter(made.cuda())
+                self.register_parameter(name.replace(".", "_"), state[name])
+            self.bert = Bert(line["model"], state, dropout=line["dropout"], fused=True)
+
+        def forward(self, batch):
+            return self.bert.loss(batch)[0]
+
+    return Module()
+
+
+def text_batch(torch, line):
+    """Full sequences, targets spread over them, in pinned memory."""
+    batch, positions, targets = int(line["batch"]), line["shape"][0], int(line["targets"])
+    classes, at = int(line["classes"]), torch.arange(targets) * positions // targets
+    made = {"tokens": torch.randint(0, classes, (batch, positions)),
+            "segments": (torch.arange(positions) * 3 >= positions).long().repeat(batch, 1),
+            "targets": torch.randint(0, classes, (batch, targets)),
+            "target_positions": at.repeat(batch, 1)}
+    return {name: tensor.pin_memory() for name, tensor in made.items()}
+
+
+def text_step(torch, line, mode):
+    """The same of a BERT."""
+    model, host = text_module(torch, line), text_batch(torch, line)
+    inputs = {name: torch.empty_like(tensor, device="cuda") for name, tensor in host.items()}
+    run = torch.compile(model) if mode == "compile" else model
+
+    def step():
+        for name, tensor in host.items():
+            inputs[name].copy_(tensor, non_blocking=True)
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=line["precision"] == "bf16"):
+            loss = run(inputs)
+        loss.backward()
+        loss.item()
+    return step
+
+
+def seconds_of(torch, line, mode):
+    torch.backends.cuda.matmul.allow_tf32 = line["precision"] != "fp32"
+    torch.backends.cudnn.allow_tf32 = line["precision"] != "fp32"
+    torch.backends.cudnn.benchmark = True
+    step = (text_step if "targets" in line else image_step)(torch, line, mode)
     for _ in range(WARM_UP):
         step()
     seconds, begin = [], time.perf_counter()

@@ -8,10 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/core/random.h"
 #include "kernels/cuda/libraries/cuda_device.h"
+#include "kernels/cuda/libraries/nvidia_library.h"
+#include "kernels/text_layers.h"
 #include "tools/gpu_check/measure.h"
 #include "worker/models/layered_model.h"
 
@@ -45,6 +48,46 @@ struct Figures {
   double host_seconds = 0;  // of the step, until all of it is given to the GPU
 };
 
+// A made-up batch. Sequences of text are full, their targets spread over them.
+class MadeBatch {
+ public:
+  MadeBatch(const NetworkSpec& spec, const std::vector<kernels::Shape>& shapes) : labels_(spec.batch_size) {
+    const uint32_t batch = spec.batch_size, classes = shapes.back().channels;
+    if (kernels::ReadsText(spec)) {
+      const uint32_t positions = spec.input.height, targets = shapes.back().height;
+      for (uint64_t i = 0; i < uint64_t{batch} * positions; ++i) {
+        tokens_.push_back(static_cast<int32_t>(RandomBits(1, 1, i) % classes));
+        segments_.push_back(i % positions < positions / 3 ? 0 : 1);
+      }
+      for (uint64_t i = 0; i < uint64_t{batch} * targets; ++i) {
+        targets_.push_back(static_cast<int32_t>(RandomBits(1, 2, i) % classes));
+        target_positions_.push_back(static_cast<int32_t>(i % targets * positions / targets));
+      }
+      lengths_.assign(batch, static_cast<int32_t>(positions));
+      for (uint32_t i = 0; i < batch; ++i) keys_.push_back(RandomBits(1, 3, i));
+      view_.text = {tokens_.data(), segments_.data(), lengths_.data(), target_positions_.data(),
+                    targets_.data(), keys_.data()};
+    } else {
+      inputs_.resize(batch * spec.input.elements());
+      for (uint64_t i = 0; i < inputs_.size(); ++i) inputs_[i] = std::sin(0.37f * static_cast<float>(i % 9973));
+      for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i * 7 % classes);
+      view_.inputs = inputs_.data();
+    }
+    view_.examples = batch;
+    view_.labels = labels_.data();
+  }
+  MadeBatch(const MadeBatch&) = delete;
+  MadeBatch& operator=(const MadeBatch&) = delete;
+
+  const kernels::BatchView& view() const { return view_; }
+
+ private:
+  std::vector<float> inputs_;
+  std::vector<int32_t> labels_, tokens_, segments_, lengths_, target_positions_, targets_;
+  std::vector<uint64_t> keys_;
+  kernels::BatchView view_;
+};
+
 absl::StatusOr<Figures> StepOf(const NetworkSpec& spec, const std::vector<float>& vector,
                                kernels::Device& device) {
   auto network = device.MakeNetwork(spec);
@@ -56,12 +99,7 @@ absl::StatusOr<Figures> StepOf(const NetworkSpec& spec, const std::vector<float>
   }
   const auto shapes = kernels::CheckNetwork(spec);
   if (!shapes.ok()) return shapes.status();
-  const uint32_t classes = shapes->back().channels;
-  std::vector<float> inputs(spec.batch_size * spec.input.elements());
-  std::vector<int32_t> labels(spec.batch_size);
-  for (uint64_t i = 0; i < inputs.size(); ++i) inputs[i] = std::sin(0.37f * static_cast<float>(i % 9973));
-  for (uint32_t i = 0; i < spec.batch_size; ++i) labels[i] = static_cast<int32_t>(i * 7 % classes);
-  const kernels::BatchView batch = {spec.batch_size, inputs.data(), labels.data()};
+  const MadeBatch batch(spec, *shapes);
   const auto open = [](uint64_t, uint64_t) { return absl::OkStatus(); };
   using Clock = std::chrono::steady_clock;
   std::vector<double> host;
@@ -74,7 +112,7 @@ absl::StatusOr<Figures> StepOf(const NetworkSpec& spec, const std::vector<float>
       host.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
       return absl::OkStatus();
     };
-    const auto loss = (*network)->Train(batch, (*memory)->vector(), open, output);
+    const auto loss = (*network)->Train(batch.view(), (*memory)->vector(), open, output);
     if (!loss.ok()) return loss.status();
     return std::isfinite(loss->loss) ? absl::OkStatus()
                                      : absl::InternalError("the loss is not finite");
@@ -214,6 +252,61 @@ absl::Status BenchLayers(std::string_view precision, uint32_t batch) {
   return first;
 }
 
+namespace {
+
+// Operations a second of the library's own product of 8192 x 8192 matrices, as a network's dense
+// layers are: what a step's share of the peak is a share of.
+absl::StatusOr<double> ProductRate(std::string_view precision) {
+  constexpr uint32_t kSide = 8192;
+  constexpr uint64_t kElements = uint64_t{kSide} * kSide;
+  const auto parsed = kernels::ParsePrecision(precision);
+  if (!parsed.ok()) return parsed.status();
+  const auto library = kernels::cuda::MakeNvidiaLibrary(*parsed);
+  if (!library.ok()) return library.status();
+  const auto stream = kernels::cuda::Stream::Make();
+  if (!stream.ok()) return stream.status();
+  using Floats = kernels::cuda::DeviceArray<float>;
+  auto x = Floats::Allocate(kElements), w = Floats::Allocate(kElements), y = Floats::Allocate(kElements);
+  auto workspace = Floats::Allocate((*library)->DenseWorkspace() / sizeof(float) + 1);
+  for (const auto* array : {&x, &w, &y, &workspace}) {
+    if (!array->ok()) return array->status();
+  }
+  // Zeros would need less power, and run faster. Below 1 in either type.
+  std::vector<uint16_t> values(2 * kElements);
+  for (uint64_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(0x3c00 + i * 40503 % 0x300);
+  for (Floats* array : {&*x, &*w}) {
+    absl::Status given = kernels::cuda::CopyToDevice(array->data(), values.data(), array->bytes(), stream->native());
+    if (given.ok()) given = stream->Synchronize();
+    if (!given.ok()) return given;
+  }
+  const auto seconds = SecondsOf(stream->native(), [&] {
+    return (*library)->DenseForward({kSide, kSide, kSide}, x->data(), w->data(), nullptr, false, y->data(),
+                                    false, {workspace->data(), (*library)->DenseWorkspace()}, stream->native());
+  });
+  if (!seconds.ok()) return seconds.status();
+  return 2.0 * kSide * kSide * kSide / *seconds;
+}
+
+constexpr uint32_t kVocabulary = 30522;
+
+// "bert_base_128": a model and the length of its sequences, of which a seventh are targets. False
+// where the name is no BERT's.
+bool TextModel(std::string_view name, ModelOptions* options) {
+  const size_t at = name.rfind('_');
+  uint32_t positions = 0;
+  if (name.substr(0, 5) != "bert_" || at == std::string_view::npos ||
+      !absl::SimpleAtoi(absl::string_view(name.data() + at + 1, name.size() - at - 1), &positions) || positions == 0) {
+    return false;
+  }
+  options->name = std::string(name.substr(0, at));
+  options->input = {positions, 1, 1};
+  options->classes = kVocabulary;
+  options->text.targets = (positions * 3 + 19) / 20;
+  return true;
+}
+
+}  // namespace
+
 absl::Status BenchModel(std::string_view name, std::string_view precision, uint32_t batch) {
   auto device = Gpu(precision);
   if (!device.ok()) return device.status();
@@ -223,6 +316,7 @@ absl::Status BenchModel(std::string_view name, std::string_view precision, uint3
   options.input = large ? InputShape{224, 224, 3} : InputShape{32, 32, 3};
   options.classes = large ? 1000 : 10;
   options.batch_size = batch;
+  const bool text = TextModel(name, &options);
   DescribingDevice describing;
   const auto model = MakeModel(options, describing);
   if (!model.ok()) return model.status();
@@ -234,13 +328,25 @@ absl::Status BenchModel(std::string_view name, std::string_view precision, uint3
   layered->InitialValues(1, vector.data());
   const auto figures = StepOf(layered->network_spec(), vector, **device);
   if (!figures.ok()) return figures.status();
-  Print(Line("models", name)
-            .Text("precision", precision)
-            .Number("batch", batch)
-            .Number("seconds", figures->seconds)
-            .Number("host_seconds", figures->host_seconds)
-            .Json("shape", absl::StrCat("[", options.input.height, ", ", options.input.width, ", 3]"))
-            .Number("classes", options.classes));
+  Line line("models", name);
+  line.Text("precision", precision)
+      .Number("batch", batch)
+      .Number("seconds", figures->seconds)
+      .Number("host_seconds", figures->host_seconds)
+      .Json("shape", absl::StrCat("[", options.input.height, ", ", options.input.width, ", ",
+                                  options.input.channels, "]"))
+      .Number("classes", options.classes);
+  if (text) {
+    const auto rate = ProductRate(precision);
+    if (!rate.ok()) return rate.status();
+    const double flops = static_cast<double>(batch * kernels::TrainingFlops(layered->network_spec()));
+    line.Text("model", options.name)
+        .Number("targets", options.text.targets)
+        .Number("dropout", options.text.dropout)
+        .Number("tokens_per_second", batch * options.input.height / figures->seconds)
+        .Number("of_peak", flops / figures->seconds / *rate);
+  }
+  Print(line);
   return absl::OkStatus();
 }
 

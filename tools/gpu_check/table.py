@@ -1,10 +1,11 @@
 """All parts as one table: plain text for the terminal, Markdown for a README."""
 
 from . import results
-from .parts import MODELS
+from .parts import MODELS, TEXT_MODELS
 
 ENCODE_GOAL = 0.7       # of a copy's bandwidth
-RESNET20_GOAL = 1.5     # times PyTorch eager
+# Times PyTorch eager.
+STEP_GOALS = {("resnet20", "tf32"): 1.5, ("bert_base_128", "bf16"): 1.0}
 
 _HEAD = ("what", "ours", "limit or PyTorch eager", "torch.compile", "ratio", "goal")
 
@@ -28,6 +29,8 @@ class Table:
         self._steps("layers", "pytorch/layers/eager", "pytorch/layers/compile")
         for model in MODELS:
             self._steps(f"models/{model}", "pytorch/models/eager", f"pytorch/{model}/compile")
+        for model in TEXT_MODELS:
+            self._steps(f"models/{model}", "pytorch/text/eager", f"pytorch/{model}/compile")
 
     def _data(self, part):
         return (self.records.get(part) or {}).get("data") or []
@@ -55,10 +58,11 @@ class Table:
         for line in self._data(part):
             eager, compiled = seconds_of(eager_part, line), seconds_of(compiled_part, line)
             ratio = eager / line["seconds"] if eager else None
-            goal = ""
-            if ratio is not None and line["name"] == "resnet20" and line["precision"] == "tf32":
-                goal = _goal(ratio, RESNET20_GOAL)
+            wanted = STEP_GOALS.get((line["name"], line["precision"]))
+            goal = "" if ratio is None or wanted is None else _goal(ratio, wanted)
             ours = f"{_milliseconds(line['seconds'])} (host {_milliseconds(line['host_seconds'])})"
+            if "of_peak" in line:
+                ours += f", {line['tokens_per_second']:.0f} tokens/s, {line['of_peak']:.2f} of the peak"
             self.rows.append((f"{line['name']} {line['precision']}, batch {line['batch']:.0f}", ours,
                               _milliseconds(eager), _milliseconds(compiled),
                               f"{ratio:.2f}" if ratio else "-", goal))

@@ -250,7 +250,7 @@ absl::StatusOr<StepResult> LayeredModel::ForwardBackwardOnDevice(
       *view, memory_->vector(), wait,
       {weight, accumulate, memory_->gradient(), memory_->statistics(), given});
   if (!loss.ok()) return loss.status();
-  return StepResult{loss->loss, loss->correct, batch.examples};
+  return StepResult{loss->loss, loss->correct, loss->count, loss->side_loss, loss->side_correct};
 }
 
 absl::Status LayeredModel::BatchStatistics(const Batch& batch, const float* vector,

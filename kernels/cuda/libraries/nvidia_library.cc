@@ -105,6 +105,7 @@ class NvidiaLibrary final : public LayerLibrary {
   Storage storage() const override {
     return precision_ == Precision::kBf16 ? Storage::kBf16 : Storage::kFp32;
   }
+  bool rounds_products() const override { return precision_ == Precision::kTf32; }
 
   absl::StatusOr<uint64_t> ConvolutionWorkspace(ConvolutionPass pass,
                                                 const ConvolutionShape& shape) override {

@@ -5,93 +5,16 @@
 
 #include <limits>
 
-#include "common/core/random.h"
 #include "kernels/cpu/layers.h"
 #include "tests/kernels/cpu/reference_text.h"
+#include "tests/kernels/cpu/text_case.h"
 
 namespace foreshard::kernels {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr uint32_t kTokens = 11;
-constexpr uint64_t kBias = 0;  // asks TextCase for one
-constexpr uint64_t kTied = 1;  // as a weight: the embedding's
-
 absl::Status Open(uint64_t, uint64_t) { return absl::OkStatus(); }
-
-struct TextCase {
-  NetworkSpec spec;
-  std::vector<float> vector;
-  std::vector<int32_t> tokens, segments, lengths, target_positions, targets, labels;
-  std::vector<uint64_t> keys;
-
-  BatchView Batch(uint64_t examples, uint64_t first = 0) const {
-    const uint64_t positions = spec.input.height, count = target_positions.size() / spec.batch_size;
-    return {.examples = examples,
-            .labels = labels.data() + first,
-            .text = {.tokens = tokens.data() + first * positions,
-                     .segments = segments.data() + first * positions,
-                     .lengths = lengths.data() + first,
-                     .target_positions = target_positions.data() + first * count,
-                     .targets = targets.data() + first * count,
-                     .keys = keys.data() + first}};
-  }
-  std::vector<double> Doubles() const { return {vector.begin(), vector.end()}; }
-};
-
-// The last layer is added: of each target's position, for the vocabulary.
-TextCase MakeCase(uint32_t positions, std::vector<Layer> layers, uint32_t batch_size,
-                  uint32_t targets, bool tied, uint64_t seed = 1) {
-  TextCase c;
-  layers.push_back(Dense{.units = kTokens, .weight = tied ? kTied : kNoTensor, .bias = kBias, .each_position = true});
-  c.spec = {.input = {positions, 1, 1}, .layers = std::move(layers), .batch_size = batch_size};
-  uint64_t elements = 0;
-  const auto take = [&](uint64_t n) {
-    elements += n;
-    return elements - n;
-  };
-  Shape shape = c.spec.input;
-  std::vector<Shape> shapes;
-  for (Layer& layer : c.spec.layers) {
-    const Shape out = OutputShape(layer, shape, shapes).value();
-    if (auto* embedding = std::get_if<Embedding>(&layer)) {
-      embedding->token = take(embedding->tokens * embedding->channels);
-      embedding->position = take(embedding->positions * embedding->channels);
-      embedding->segment = take(embedding->segments * embedding->channels);
-    } else if (auto* norm = std::get_if<LayerNorm>(&layer)) {
-      norm->weight = take(shape.channels);
-      norm->bias = take(shape.channels);
-    } else if (auto* dense = std::get_if<Dense>(&layer)) {
-      const uint64_t inputs = dense->each_position ? shape.channels : shape.elements();
-      dense->weight = dense->weight == kTied ? std::get<Embedding>(c.spec.layers[0]).token
-                                             : take(dense->units * inputs);
-      if (dense->bias != kNoTensor) dense->bias = take(dense->units);
-    }
-    shape = out;
-    shapes.push_back(out);
-  }
-  c.spec.trainable_elements = c.spec.elements = elements;
-  for (uint64_t i = 0; i < elements; ++i) {
-    c.vector.push_back(0.5f * static_cast<float>(RandomNormal(seed, 1, i)));
-  }
-  for (uint64_t e = 0; e < batch_size; ++e) {
-    const auto length = static_cast<int32_t>(e == 0 ? positions : positions - RandomBits(seed, 2, e) % (positions / 2 + 1));
-    c.lengths.push_back(length);
-    c.keys.push_back(RandomBits(seed, 3, e));
-    c.labels.push_back(static_cast<int32_t>(RandomBits(seed, 4, e) % 2));
-    for (uint64_t p = 0; p < positions; ++p) {
-      c.tokens.push_back(static_cast<int32_t>(RandomBits(seed, 5, e * positions + p) % kTokens));
-      c.segments.push_back(static_cast<int32_t>(p * 2 / positions));
-    }
-    for (uint64_t t = 0; t < targets; ++t) {
-      c.target_positions.push_back(static_cast<int32_t>((t * 3 + e) % length));
-      const bool none = t + 1 == targets && e % 2 == 1;
-      c.targets.push_back(none ? kNoTarget : static_cast<int32_t>(RandomBits(seed, 6, e * targets + t) % kTokens));
-    }
-  }
-  return c;
-}
 
 struct Shapes {
   const char* name;
@@ -102,15 +25,11 @@ struct Shapes {
 
 void PrintTo(const Shapes& shapes, std::ostream* out) { *out << shapes.name; }
 
-Embedding Table(uint32_t channels, uint32_t positions) {
-  return {.channels = channels, .tokens = kTokens, .positions = positions, .segments = 2};
-}
-
 class TextLayersTest : public testing::TestWithParam<Shapes> {};
 
 TEST_P(TextLayersTest, AgreeWithReference) {
   const Shapes& shapes = GetParam();
-  const TextCase c = MakeCase(shapes.positions, shapes.layers, 4, 3, shapes.tied);
+  const TextCase c = MakeTextCase(shapes.positions, shapes.layers, 4, 3, shapes.tied);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec);
   ASSERT_TRUE(network.ok()) << network.status();
@@ -146,30 +65,6 @@ TEST_P(TextLayersTest, AgreeWithReference) {
     EXPECT_NEAR(evaluated->loss, inference.target_loss, 1e-4 * (1 + inference.target_loss));
     EXPECT_EQ(evaluated->correct, inference.correct);
   }
-}
-
-// Two heads of 4; a block as BERT's, with dropout wherever it is.
-std::vector<Layer> Encoder(uint32_t positions, float dropout) {
-  return {Table(8, positions),
-          LayerNorm{},
-          Dropout{dropout},
-          Dense{.units = 24, .bias = kBias, .each_position = true},
-          Attention{.heads = 2, .dropout = dropout},
-          Dense{.units = 8, .bias = kBias, .each_position = true},
-          Dropout{dropout},
-          AddFrom{2},
-          LayerNorm{},
-          Dense{.units = 20, .bias = kBias, .each_position = true},
-          Gelu{},
-          Dense{.units = 8, .bias = kBias, .each_position = true},
-          Dropout{dropout},
-          AddFrom{8},
-          LayerNorm{}};
-}
-
-std::vector<Layer> With(std::vector<Layer> layers, const std::vector<Layer>& more) {
-  layers.insert(layers.end(), more.begin(), more.end());
-  return layers;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -208,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(TextNetworkTest, PartsOfABatchAddUpToItsGradient) {
-  const TextCase c = MakeCase(6, With(Encoder(6, 0.1f), {FirstPosition{}, Dense{.units = 2, .bias = kBias}, SideLoss{},
+  const TextCase c = MakeTextCase(6, With(Encoder(6, 0.1f), {FirstPosition{}, Dense{.units = 2, .bias = kBias}, SideLoss{},
                                                          From{14}, TargetPositions{3}}), 4, 3, true);
   auto device = MakeDevice("cpu").value();
   auto network = device->MakeNetwork(c.spec).value();
@@ -230,7 +125,7 @@ TEST(TextNetworkTest, PartsOfABatchAddUpToItsGradient) {
 }
 
 TEST(TextNetworkTest, ThreadsAndBatchesDoNotChangeWhatIsDropped) {
-  const TextCase c = MakeCase(20, {Table(12, 20), Dropout{0.5f}, Attention{.heads = 2, .dropout = 0.5f}, TargetPositions{3}}, 4, 3, false);
+  const TextCase c = MakeTextCase(20, {Table(12, 20), Dropout{0.5f}, Attention{.heads = 2, .dropout = 0.5f}, TargetPositions{3}}, 4, 3, false);
   auto one = MakeDevice("cpu").value();
   auto two = MakeDevice("cpu", {.threads = 2}).value();
   std::vector<std::vector<float>> gradients;
@@ -257,7 +152,7 @@ TEST(TextNetworkTest, ThreadsAndBatchesDoNotChangeWhatIsDropped) {
 }
 
 TEST(TextNetworkTest, PaddingIsNotSeen) {
-  TextCase c = MakeCase(8, With(Encoder(8, 0), {TargetPositions{3}}), 3, 3, true);
+  TextCase c = MakeTextCase(8, With(Encoder(8, 0), {TargetPositions{3}}), 3, 3, true);
   auto device = MakeDevice("cpu").value();
   auto kept = device->MakeNetwork(c.spec).value();
   const auto before = kept->Evaluate(c.Batch(3), c.vector.data());
@@ -291,7 +186,7 @@ TEST(TextNetworkTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(8, {table, Dense{.units = 2, .weight = 0}, SideLoss{}, last}), HasSubstr("only From can follow"));
   EXPECT_THAT(refusal(8, {table, LayerNorm{.weight = 999, .bias = 0}, last}), HasSubstr("weight covers elements 999"));
 
-  TextCase c = MakeCase(6, {Table(6, 6), TargetPositions{3}}, 2, 3, true);
+  TextCase c = MakeTextCase(6, {Table(6, 6), TargetPositions{3}}, 2, 3, true);
   auto network = device->MakeNetwork(c.spec).value();
   const auto said = [&](std::vector<int32_t>& values, size_t at, int32_t value) {
     const int32_t good = std::exchange(values[at], value);

@@ -6,15 +6,9 @@
 #include <cmath>
 
 #include "common/core/random.h"
-#include "kernels/cuda/step_memory.h"
 #include "kernels/device_failure.h"
 #include "tests/kernels/cpu/reference_network.h"
-#include "tests/kernels/cuda/on_device.h"
-#if defined(FORESHARD_CUDA_EMULATION)
-#include "tests/kernels/cuda/plain_library.h"
-#else
-#include "kernels/cuda/libraries/nvidia_library.h"
-#endif
+#include "tests/kernels/cuda/network_machine.h"
 
 namespace foreshard::kernels::cuda {
 namespace {
@@ -82,58 +76,6 @@ Case MakeCase(const Shape& input, std::vector<Layer> layers, uint64_t gap = 0) {
   }
   for (uint32_t i = 0; i < kBatch; ++i) c.labels.push_back(static_cast<int32_t>(i * 7 % shape.channels));
   return c;
-}
-
-// What a device's worker has, on one stream.
-class Machine {
- public:
-  Machine(const NetworkSpec& spec, Storage storage = Storage::kFp32) {
-#if defined(FORESHARD_CUDA_EMULATION)
-    library_ = std::make_unique<PlainLibrary>(storage);
-#else
-    library_ = MakeNvidiaLibrary(storage == Storage::kBf16 ? Precision::kBf16 : Precision::kFp32).value();
-#endif
-    stream_ = Stream::Make().value();
-    memory_ = CudaStepMemory::Make(stream_.native(), spec.trainable_elements, spec.elements).value();
-    network_ = CudaNetwork::Create(library_.get(), stream_.native(), spec).value();
-  }
-
-  CudaNetwork& network() { return *network_; }
-  CudaStepMemory& memory() { return *memory_; }
-
-  // A step with parameters from the host and results to it.
-  LossSum Train(const Case& c, const BatchView& batch, float weight = 1, bool accumulate = false) {
-    gradient.assign(c.spec.trainable_elements, 0);
-    statistics.assign(c.spec.elements - c.spec.trainable_elements, 0);
-    const auto gate = [&](uint64_t begin, uint64_t elements) {
-      asked.push_back({begin, elements});
-      return memory_->Upload(c.vector.data(), begin, elements);
-    };
-    const auto loss = network_->Train(
-        batch, memory_->vector(), gate,
-        {weight, accumulate, memory_->gradient(), memory_->statistics()});
-    EXPECT_TRUE(loss.ok()) << loss.status();
-    EXPECT_EQ(memory_->Download(gradient.data(), statistics.data()), absl::OkStatus());
-    return loss.value_or(LossSum{});
-  }
-
-  std::vector<float> gradient, statistics;
-  std::vector<std::pair<uint64_t, uint64_t>> asked;
-
- private:
-  std::unique_ptr<LayerLibrary> library_;
-  Stream stream_;
-  std::unique_ptr<CudaStepMemory> memory_;
-  std::unique_ptr<CudaNetwork> network_;
-};
-
-double Distance(absl::Span<const float> a, absl::Span<const double> b, double scale = 1) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += std::pow(a[i] - scale * b[i], 2);
-    size += std::pow(scale * b[i], 2);
-  }
-  return std::sqrt(difference / std::max(size, 1e-20));
 }
 
 std::vector<Layer> Everything() {
@@ -303,15 +245,6 @@ TEST_F(CudaNetworkTest, RefusesBatchesThatDoNotFit) {
 }
 
 #if defined(FORESHARD_CUDA_EMULATION)
-TEST_F(CudaNetworkTest, LayersOfTextAreRefused) {
-  const Stream stream = Stream::Make().value();
-  const Case c = MakeCase({1, 1, 3}, {Dense{.units = 4}, Gelu{}, Dense{.units = 2}});
-  PlainLibrary library(Storage::kFp32);
-  const absl::Status status = CudaNetwork::Create(&library, stream.native(), c.spec).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_NE(status.message().find("layer 1 is one of text"), absl::string_view::npos) << status;
-}
-
 TEST_F(CudaNetworkTest, OutOfMemorySaysWhatToLower) {
   const Stream stream = Stream::Make().value();
   Case c = MakeCase({64, 64, 3}, {Convolution{.filters = 64}, Relu{}, GlobalAveragePool{}, Dense{.units = 2}});

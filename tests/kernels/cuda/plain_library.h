@@ -21,6 +21,7 @@ class PlainLibrary final : public LayerLibrary {
 
   const std::string& description() const override { return description_; }
   Storage storage() const override { return storage_; }
+  bool rounds_products() const override { return false; }
   // The pass that there is no algorithm for.
   void Refuse(ConvolutionPass pass) { refused_ = static_cast<int>(pass); }
   // Of every convolution that is asked about from now on.

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "common/core/safetensors.h"
 #include "tests/worker/data/data_folder.h"
+#include "tests/worker/emulated_device.h"
 #include "worker/data/random_text.h"
 #include "worker/models/layered_model.h"
 #include "worker/models/pytorch_weights.h"
@@ -110,6 +111,42 @@ TEST_F(BertTest, GradientIsTheSlopeOfItsOwnLoss) {
     losses[side] = mean(*result);
   }
   EXPECT_NEAR((losses[1] - losses[0]) / (2 * step) / squares, 1, 0.02);
+}
+
+// With dropout, and both objectives: what is not the same is rounding.
+TEST_F(BertTest, OnAGpuItIsTheSameModel) {
+  ModelOptions options = Options(/*next_sentence=*/true);
+  options.text.dropout = 0.1f;
+  const auto model = Make(options);
+  EmulatedDevice gpu;
+  const auto there = MakeModel(options, gpu);
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_GT((*there)->step_bytes(), 0u);
+  std::vector<float> vector(model->schema().elements()), gradient(vector.size()), made(vector.size());
+  model->InitialValues(1, vector.data());
+  Batch batch = RandomText(options, 2, /*full=*/false);
+  batch.keys = {11, 12, 13, 14};
+  OpenGate gate;
+  const auto wanted = model->ForwardBackward(batch, vector.data(), gate, 1, false, gradient.data(), nullptr);
+  const auto step = (*there)->ForwardBackward(batch, vector.data(), gate, 1, false, made.data(), nullptr);
+  ASSERT_TRUE(wanted.ok() && step.ok()) << step.status();
+  const auto same = [](const StepResult& a, const StepResult& b) {
+    EXPECT_NEAR(a.loss_sum, b.loss_sum, 1e-5 * b.loss_sum);
+    EXPECT_NEAR(a.side_loss_sum, b.side_loss_sum, 1e-5 * b.side_loss_sum);
+    EXPECT_EQ(a.correct, b.correct);
+    EXPECT_EQ(a.side_correct, b.side_correct);
+    EXPECT_EQ(a.count, b.count);
+  };
+  same(*step, *wanted);
+  double difference = 0, squares = 0;
+  for (size_t i = 0; i < vector.size(); ++i) {
+    difference += std::pow(made[i] - gradient[i], 2);
+    squares += std::pow(gradient[i], 2);
+  }
+  EXPECT_LT(std::sqrt(difference / squares), 1e-5);
+  const auto evaluated = model->Evaluate(batch, vector.data()), evaluated_there = (*there)->Evaluate(batch, vector.data());
+  ASSERT_TRUE(evaluated.ok() && evaluated_there.ok()) << evaluated_there.status();
+  same(*evaluated_there, *evaluated);
 }
 
 TEST_F(BertTest, LearnsASmallSet) {

@@ -1,0 +1,290 @@
+// What networks of text do not show of their kernels (text_network_test.cc): other sizes, bf16, and
+// exact values.
+#include "kernels/cuda/text.h"
+
+#include <cmath>
+#include <vector>
+
+#include "common/core/random.h"
+#include "kernels/cuda/text_batch.h"
+#include "kernels/philox.h"
+#include "tests/kernels/cuda/on_device.h"
+
+namespace foreshard::kernels::cuda {
+namespace {
+
+using CudaTextTest = OnDevice;
+
+std::vector<float> Normal(uint64_t n, uint64_t stream, float scale = 1) {
+  std::vector<float> values(n);
+  for (uint64_t i = 0; i < n; ++i) values[i] = scale * static_cast<float>(RandomNormal(9, stream, i));
+  return values;
+}
+
+uint16_t Bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float FromBf16(uint16_t stored) {
+  const uint32_t bits = uint32_t{stored} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+std::vector<uint16_t> ToBf16(const std::vector<float>& values) {
+  std::vector<uint16_t> stored;
+  for (float value : values) stored.push_back(Bf16(value));
+  return stored;
+}
+
+TEST_F(CudaTextTest, DropsWhatTheNumbersSay) {
+  for (const uint64_t elements : {1u, 63u, 64u, 200u}) {
+    const std::vector<uint64_t> keys = {1, 0x123456789abcdefull, ~uint64_t{0}};
+    const std::vector<float> values = Normal(3 * elements, elements);
+    for (const uint32_t drops : {0u, 1u}) {
+      const auto from = Upload(values), to = Upload(std::vector<float>(values.size(), 7));
+      const auto device_keys = Upload(keys);
+      const auto scalars = Upload(std::vector<StepScalars>{{.drops = drops}});
+      ASSERT_EQ(ApplyDropout(Storage::kFp32, 3, elements, {0.25f, 11, device_keys.data(), scalars.data()}, from.data(),
+                             to.data(), nullptr),
+                absl::OkStatus());
+      std::vector<float> wanted = values;
+      for (uint64_t i = 0; drops != 0 && i < wanted.size(); ++i) {
+        const bool dropped = DropoutWord(keys[i / elements], 11, i % elements) < DropoutThreshold(0.25f);
+        wanted[i] = dropped ? 0 : wanted[i] * DropoutScale(0.25f);
+      }
+      EXPECT_EQ(Bits(to.Download()), Bits(wanted)) << elements;
+    }
+  }
+}
+
+TEST_F(CudaTextTest, CurvesAndTheirSlopes) {
+  std::vector<float> x = Normal(1003, 1, 3);
+  x[0] = 0;
+  x[1] = 40;
+  x[2] = -40;
+  const std::vector<float> dy = Normal(x.size(), 2);
+  // As a whole number of words of 16 bytes, and not; in place.
+  for (const uint64_t n : {uint64_t{1000}, uint64_t{1003}}) {
+    for (const Curve curve : {Curve::kGelu, Curve::kTanh}) {
+      const auto from = Upload(x), out = Upload(x), gradient = Upload(dy);
+      ASSERT_EQ(ApplyCurve(curve, Storage::kFp32, n, out.data(), out.data(), nullptr), absl::OkStatus());
+      ASSERT_EQ(CurveGradient(curve, Storage::kFp32, n, from.data(), gradient.data(), gradient.data(), nullptr),
+                absl::OkStatus());
+      const auto stored = Upload(ToBf16(x)), halved = Upload(std::vector<uint16_t>(x.size()));
+      ASSERT_EQ(ApplyCurve(curve, Storage::kBf16, n, stored.data(), halved.data(), nullptr), absl::OkStatus());
+      const std::vector<float> y = out.Download(), dx = gradient.Download();
+      const std::vector<uint16_t> y16 = halved.Download();
+      for (uint64_t i = 0; i < n; ++i) {
+        const auto value = [&](double at) {
+          return curve == Curve::kTanh ? std::tanh(at) : at * 0.5 * std::erfc(-at / std::sqrt(2.0));
+        };
+        const double at = x[i], tanh = std::tanh(at);
+        const double slope = curve == Curve::kTanh
+                                 ? 1 - tanh * tanh
+                                 : 0.5 * std::erfc(-at / std::sqrt(2.0)) + at * std::exp(-at * at / 2) / std::sqrt(2 * M_PI);
+        ASSERT_NEAR(y[i], value(at), 2e-6 * (1 + std::abs(at))) << at;
+        ASSERT_NEAR(dx[i], slope * dy[i], 4e-6 * (1 + std::abs(dy[i]))) << at;
+        ASSERT_NEAR(FromBf16(y16[i]), value(FromBf16(Bf16(x[i]))), 5e-3 * (1e-3 + std::abs(at))) << at;
+      }
+    }
+  }
+}
+
+TEST_F(CudaTextTest, LayerNormOfManyRows) {
+  for (const uint32_t channels : {8u, 13u, 200u}) {
+    const uint32_t rows = 150;
+    const std::vector<float> x = Normal(rows * channels, 1, 2), dy = Normal(rows * channels, 2);
+    const std::vector<float> weight = Normal(channels, 3), bias = Normal(channels, 4), before = Normal(channels, 5);
+    const LayerNormShape shape = {rows, channels, 1e-12f};
+    const auto from = Upload(x), out = Upload(x), d = Upload(dy), w = Upload(weight), b = Upload(bias);
+    const auto saved = Upload(std::vector<float>(2 * rows));
+    const auto dw = Upload(before), db = Upload(before);
+    const auto scratch = Upload(std::vector<float>(LayerNormScratch(rows, channels) / sizeof(float)));
+    ASSERT_EQ(LayerNormForward(Storage::kFp32, shape, from.data(), w.data(), b.data(), out.data(), saved.data(), nullptr),
+              absl::OkStatus());
+    ASSERT_EQ(LayerNormGradient(Storage::kFp32, shape, from.data(), d.data(), w.data(), saved.data(),
+                                {.dx = d.data(), .weight = dw.data(), .bias = db.data(), .accumulate = true},
+                                scratch.data(), nullptr),
+              absl::OkStatus());
+    std::vector<double> weights(before.begin(), before.end()), biases(before.begin(), before.end());
+    const std::vector<float> y = out.Download(), dx = d.Download();
+    for (uint64_t row = 0; row < rows; ++row) {
+      const float *xs = x.data() + row * channels, *ds = dy.data() + row * channels;
+      double mean = 0, variance = 0, sum = 0, product = 0;
+      for (uint64_t c = 0; c < channels; ++c) mean += double{xs[c]} / channels;
+      for (uint64_t c = 0; c < channels; ++c) variance += std::pow(xs[c] - mean, 2) / channels;
+      const double inverse = 1 / std::sqrt(variance);
+      const auto z = [&](uint64_t c) { return (xs[c] - mean) * inverse; };
+      for (uint64_t c = 0; c < channels; ++c) {
+        sum += double{weight[c]} * ds[c] / channels;
+        product += double{weight[c]} * ds[c] * z(c) / channels;
+        weights[c] += ds[c] * z(c);
+        biases[c] += ds[c];
+      }
+      for (uint64_t c = 0; c < channels; ++c) {
+        ASSERT_NEAR(y[row * channels + c], weight[c] * z(c) + bias[c], 1e-5);
+        ASSERT_NEAR(dx[row * channels + c], inverse * (double{weight[c]} * ds[c] - sum - z(c) * product), 1e-5 * (1 + inverse));
+      }
+    }
+    const std::vector<float> dw_made = dw.Download(), db_made = db.Download();
+    for (uint64_t c = 0; c < channels; ++c) {
+      ASSERT_NEAR(dw_made[c], weights[c], 2e-4);
+      ASSERT_NEAR(db_made[c], biases[c], 2e-4);
+    }
+  }
+}
+
+// Tokens with many rows and with few, more channels than a warp has lanes; added to what is there.
+TEST_F(CudaTextTest, GradientsOfTablesAreSumsOverTheBatch) {
+  constexpr uint32_t kExamples = 3, kPositions = 70, kChannels = 70, kTokens = 5, kRows = kExamples * kPositions;
+  const TextLayout layout(kExamples, kPositions, 1);
+  std::vector<int32_t> tokens, segments;
+  for (uint32_t row = 0; row < kRows; ++row) {
+    tokens.push_back(row % 50 == 0 ? 3 : static_cast<int32_t>(row % 2 * 4));
+    segments.push_back(static_cast<int32_t>(row % 3 / 2));
+  }
+  const std::vector<int32_t> lengths(kExamples, kPositions), targets(kExamples);
+  std::vector<uint8_t> text(layout.bytes);
+  TextFiller(kTokens).Fill(layout, {tokens.data(), segments.data(), lengths.data(), targets.data(), targets.data()}, true, text.data());
+  const auto device_text = Upload(text);
+  const std::vector<float> dy = Normal(kRows * kChannels, 1);
+  const auto gradient = Upload(dy);
+  for (uint64_t order = 0; order < kOrders; ++order) {
+    const ThreadOrder scoped(order);
+    const std::vector<float> before = Normal((kPositions + 2) * kChannels, 2);
+    const auto token = Upload(std::vector<float>(before.begin(), before.begin() + kTokens * kChannels));
+    const auto position = Upload(before), segment = Upload(std::vector<float>(2 * kChannels, 9));
+    const auto scratch = Upload(std::vector<float>(EmbeddingScratch(kExamples, kPositions, kChannels, 2) / sizeof(float)));
+    EmbeddingArguments arguments = {.examples = kExamples,
+                                    .positions = kPositions,
+                                    .channels = kChannels,
+                                    .tokens = kTokens,
+                                    .position_rows = kPositions + 2,
+                                    .segments = 2,
+                                    .token = reinterpret_cast<const int32_t*>(device_text.data() + layout.tokens),
+                                    .segment = reinterpret_cast<const int32_t*>(device_text.data() + layout.segments),
+                                    .order = reinterpret_cast<const uint32_t*>(device_text.data() + layout.order),
+                                    .starts = reinterpret_cast<const uint32_t*>(device_text.data() + layout.starts)};
+    // The table of tokens is added to, the others are written.
+    ASSERT_EQ(EmbeddingGradient(arguments, gradient.data(),
+                                {.token = token.data(), .position = position.data(), .segment = segment.data(), .token_written = true},
+                                scratch.data(), nullptr),
+              absl::OkStatus());
+    std::vector<double> wanted_token(before.begin(), before.begin() + kTokens * kChannels);
+    std::vector<double> wanted_position((kPositions + 2) * kChannels), wanted_segment(2 * kChannels);
+    for (uint32_t row = 0; row < kRows; ++row) {
+      for (uint32_t k = 0; k < kChannels; ++k) {
+        const double d = dy[row * kChannels + k];
+        wanted_token[tokens[row] * kChannels + k] += d;
+        wanted_position[row % kPositions * kChannels + k] += d;
+        wanted_segment[segments[row] * kChannels + k] += d;
+      }
+    }
+    const auto expect = [](const std::vector<float>& made, const std::vector<double>& wanted, const char* what) {
+      for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(made[i], wanted[i], 1e-4) << what << " " << i;
+    };
+    expect(token.Download(), wanted_token, "token");
+    expect(position.Download(), wanted_position, "position");
+    expect(segment.Download(), wanted_segment, "segment");
+  }
+}
+
+TEST_F(CudaTextTest, LossOverAVocabulary) {
+  for (const uint32_t classes : {1u, 33u, 256u, 1001u}) {
+    const uint32_t rows = 5;
+    std::vector<float> logits = Normal(rows * classes, classes, 4);
+    std::vector<int32_t> targets;
+    for (uint32_t row = 0; row < rows; ++row) targets.push_back(row == 2 ? kNoTarget : static_cast<int32_t>((row * 31) % classes));
+    // The first of equal largest is the guess.
+    logits[targets[3] + 3 * classes] = 30;
+    if (targets[3] + 1u < classes) logits[targets[3] + 1 + 3 * classes] = 30;
+    const StepScalars before = {.correct = 99, .side_loss = 5, .target_scale = 0.25f};
+    // In place, in another array, and bf16.
+    const auto in_place = Upload(logits), from = Upload(logits), apart = Upload(std::vector<float>(logits.size(), 9));
+    const auto halved = Upload(std::vector<uint16_t>(logits.size(), 9));
+    const auto device_targets = Upload(targets);
+    const auto row_loss = Upload(std::vector<double>(rows));
+    const auto row_correct = Upload(std::vector<uint32_t>(rows));
+    const auto scalars = Upload(std::vector<StepScalars>{before});
+    MaskedLossArguments arguments = {.rows = rows,
+                                     .classes = classes,
+                                     .logits = from.data(),
+                                     .targets = device_targets.data(),
+                                     .gradient = apart.data(),
+                                     .row_loss = row_loss.data(),
+                                     .row_correct = row_correct.data(),
+                                     .scalars = scalars.data()};
+    ASSERT_EQ(MaskedCrossEntropy(arguments, nullptr), absl::OkStatus());
+    arguments.storage = Storage::kBf16;
+    arguments.gradient = halved.data();
+    ASSERT_EQ(MaskedCrossEntropy(arguments, nullptr), absl::OkStatus());
+    arguments.storage = Storage::kFp32;
+    arguments.logits = in_place.data();
+    arguments.gradient = in_place.data();
+    ASSERT_EQ(MaskedCrossEntropy(arguments, nullptr), absl::OkStatus());
+    double loss = 0;
+    uint64_t correct = 0;
+    const std::vector<float> gradient = apart.Download();
+    EXPECT_EQ(Bits(in_place.Download()), Bits(gradient));
+    const std::vector<uint16_t> gradient16 = halved.Download();
+    for (uint32_t row = 0; row < rows; ++row) {
+      const float* l = logits.data() + row * classes;
+      double sum = 0;
+      for (uint32_t k = 0; k < classes; ++k) sum += std::exp(double{l[k]} - 30);
+      if (targets[row] != kNoTarget) {
+        loss += std::log(sum) + 30 - l[targets[row]];
+        correct += std::max_element(l, l + classes) - l == targets[row];
+      }
+      for (uint32_t k = 0; k < classes; ++k) {
+        const double p = std::exp(double{l[k]} - 30) / sum - (targets[row] == static_cast<int32_t>(k) ? 1 : 0);
+        const double wanted = targets[row] == kNoTarget ? 0 : 0.25 * p;
+        ASSERT_NEAR(gradient[row * classes + k], wanted, 1e-6);
+        ASSERT_NEAR(FromBf16(gradient16[row * classes + k]), wanted, 1e-3);
+      }
+    }
+    const StepScalars after = scalars.Download()[0];
+    EXPECT_NEAR(after.loss, loss, 1e-5 * (1 + loss));
+    EXPECT_EQ(after.correct, correct);
+    EXPECT_EQ(after.side_loss, 5);
+  }
+}
+
+TEST_F(CudaTextTest, PositionsNamedTwiceAddUp) {
+  const SelectShape shape = {.examples = 2, .positions = 5, .channels = 3, .count = 4};
+  const std::vector<int32_t> at = {1, 4, 1, 0, 2, 2, 2, 3};
+  const std::vector<float> dy = Normal(2 * 4 * 3, 1);
+  const auto names = Upload(at);
+  SelectShape named = shape;
+  named.at = names.data();
+  const auto from = Upload(dy), to = Upload(std::vector<float>(2 * 5 * 3, 9));
+  ASSERT_EQ(SelectGradient(Storage::kFp32, named, from.data(), to.data(), nullptr), absl::OkStatus());
+  std::vector<float> wanted(2 * 5 * 3);
+  for (uint64_t row = 0; row < at.size(); ++row)
+    for (uint64_t c = 0; c < 3; ++c) wanted[(row / 4 * 5 + at[row]) * 3 + c] += dy[row * 3 + c];
+  EXPECT_EQ(to.Download(), wanted);
+}
+
+TEST(TextLayoutTest, SortsByTokenAndKeepsTheOrderAmongEquals) {
+  const TextLayout layout(2, 4, 1);
+  EXPECT_EQ(layout.bytes % 16, 0u);
+  const std::vector<int32_t> tokens = {5, 0, 5, 2, 2, 5, 6, 0}, segments(8), lengths = {4, 4}, places = {3, 1}, targets = {1, kNoTarget};
+  const TextView text = {tokens.data(), segments.data(), lengths.data(), places.data(), targets.data()};
+  TextFiller filler(7);
+  std::vector<uint8_t> made(layout.bytes, 0x5a);
+  for (int turn = 0; turn < 2; ++turn) {
+    filler.Fill(layout, text, turn == 0, made.data());
+    const auto* order = reinterpret_cast<const uint32_t*>(made.data() + layout.order);
+    const auto* starts = reinterpret_cast<const uint32_t*>(made.data() + layout.starts);
+    EXPECT_EQ(std::vector<uint32_t>(order, order + 8), (std::vector<uint32_t>{1, 7, 3, 4, 0, 2, 5, 6}));
+    EXPECT_EQ(std::vector<uint32_t>(starts, starts + 9), (std::vector<uint32_t>{0, 2, 4, 7, 8, 8, 8, 8, 8}));
+    const auto* at = reinterpret_cast<const int32_t*>(made.data() + layout.target_positions);
+    EXPECT_EQ(at[0], turn == 0 ? 3 : 0);
+    EXPECT_EQ(*reinterpret_cast<const uint64_t*>(made.data() + layout.keys), 0u);
+  }
+  EXPECT_EQ(CountTargets(layout, text), 1u);
+}
+
+}  // namespace
+}  // namespace foreshard::kernels::cuda
