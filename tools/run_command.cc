@@ -34,6 +34,7 @@ struct RunFlags {
   bool no_evaluator = false;
   std::string results;
   std::string state_directory;
+  bool keeps_state = false;  // --state-directory was given
   std::string device = "auto";
   CredentialFlags credentials;
 };
@@ -99,6 +100,10 @@ int Run(const RunFlags& flags) {
   options.pace = flags.pace;
   options.record = flags.record;
   options.state_directory = flags.state_directory;
+  if (flags.keeps_state && options.state_directory.empty()) {
+    return Fail("run", absl::InvalidArgumentError(
+                           "--state-directory: it is empty; give a folder, or leave the flag out, and nothing is kept"));
+  }
   if (options.record && !options.state_directory.empty()) {
     return Fail("run", absl::InvalidArgumentError(
                            "--record: with --state-directory the servers' journals have the order of what "
@@ -151,7 +156,8 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
   run->add_flag("--record", flags->record,
                 "Leave DIR/batches.csv, what each batch took, and DIR/arrivals-SHARD.csv, the order "
                 "of what each server did");
-  run->add_option("--state-directory", flags->state_directory,
+  CLI::Option* const state =
+      run->add_option("--state-directory", flags->state_directory,
                   "Keep journal and checkpoints of the servers in this folder, and go on from what an "
                   "earlier run of the job has left there")
       ->type_name("DIR");
@@ -165,7 +171,10 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
   run->footer("Writes DIR/results.json, DIR/report.html, DIR/job.textproto and DIR/logs/. Ctrl-C "
               "ends all of it. Exit status: 0 done, 1 failed, 2 bad configuration, 3 device lost, "
               "4 fenced, 130 interrupted.");
-  run->callback([flags, exit_code] { *exit_code = Run(*flags); });
+  run->callback([flags, state, exit_code] {
+    flags->keeps_state = state->count() > 0;
+    *exit_code = Run(*flags);
+  });
 }
 
 }  // namespace foreshard
