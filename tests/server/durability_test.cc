@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -404,6 +405,36 @@ TEST_F(DurabilityTest, RefusesTheStateOfAnotherJobOrShard) {
   const absl::Status missing = start(TestJob(), 0);
   EXPECT_EQ(missing.code(), Code::kDataLoss);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("run.textproto"));
+}
+
+TEST_F(DurabilityTest, WhatIsNoFileWhereOneBelongsIsSaid) {
+  {
+    auto running = Start(TestJob(), Path("state"));
+    TestWorker worker(running->servers, 0, 5);
+    ASSERT_TRUE(worker.SayHello().ok());
+    worker.InitialiseAll();
+  }
+  const auto start = [&] { return ShardServer::Start({.job = TestJob(), .state_directory = Path("state")}).status(); };
+  const auto pipe_at = [&](const std::string& name) {
+    fs::rename(Path("state/" + name), Path("kept"));
+    ASSERT_EQ(mkfifo(Path("state/" + name).c_str(), 0600), 0);
+    const absl::Status refused = start();
+    EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << name << ": " << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(Path("state/" + name)));
+    fs::remove(Path("state/" + name));
+    fs::rename(Path("kept"), Path("state/" + name));
+  };
+  pipe_at(NameOfJournalFile(2));
+  pipe_at("checkpoint.0000000001");
+  pipe_at("checkpoint.0000000001/manifest.json");
+  pipe_at("checkpoint.0000000001/state.bin");
+  pipe_at("run.textproto");
+  fs::rename(Path("state/" + NameOfJournalFile(2)), Path("kept"));
+  fs::create_directory(Path("state/" + NameOfJournalFile(2)));
+  EXPECT_THAT(std::string(start().message()), HasSubstr("is a folder, and by its name a file of the journal"));
+  fs::remove(Path("state/" + NameOfJournalFile(2)));
+  fs::rename(Path("kept"), Path("state/" + NameOfJournalFile(2)));
+  EXPECT_TRUE(start().ok());
 }
 
 TEST_F(DurabilityTest, TwoServersDoNotShareAFolder) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -106,6 +107,22 @@ TEST_F(PosixStorageTest, PathsLeadNowhereElse) {
   }
   EXPECT_TRUE(absl::IsInvalidArgument(CheckStoragePath(std::string(201, 'x'))));
   EXPECT_TRUE(absl::IsInvalidArgument(CheckStoragePath(std::string("a\0b", 3))));
+}
+
+// A pipe has nobody at its other end, ever.
+TEST_F(PosixStorageTest, WhatIsNoFileIsSaidAndNeverWaitedFor) {
+  const auto storage = OpenStorage(folder_).value();
+  ASSERT_EQ(mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
+  ASSERT_TRUE(storage->MakeFolder("folder").ok());
+  for (const std::string name : {"pipe", "folder"}) {
+    for (const absl::Status& status :
+         {storage->ReadAt(name, 0, 10).status(), storage->Read(name).status(), storage->Size(name).status(),
+          storage->SyncFile(name)}) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ + "/" + name));
+    }
+    EXPECT_FALSE(storage->Truncate(name, 0).ok());
+  }
 }
 
 TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
