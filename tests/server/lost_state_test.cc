@@ -209,5 +209,26 @@ TEST_F(LostStateTest, AJournalThatFailedOnAFullDiskIsKnownAfterAKill) {
   EXPECT_EQ(Hello(*third).state_id(), reply.state_id());
 }
 
+// As on a disk that is read-only from now on.
+TEST_F(LostStateTest, WhereNotEvenThatCanBeMarkedNothingIsAcknowledged) {
+  const v1::JobSpec job = TestJob({"durability.on_failure=continue"});
+  auto running = Trained(job, "state");
+  const v1::HelloReply first = Hello(*running);
+  TestWorker worker(running->servers, 0, 5);
+  worker.sequence(0) = 2;
+  worker.Read(0);
+  const std::string mark = Path("state/") + kJournaledFile;
+  fs::remove(mark);
+  fs::create_directory(mark);  // which is not removed as a file is
+  WithoutRoom([&] { EXPECT_EQ(worker.Push(0, 2).status.code(), Code::kUnavailable); });
+  EXPECT_EQ(worker.Push(0, 3).status.code(), Code::kUnavailable);
+  const std::string killed = KilledNow("state");
+  fs::remove(killed + "/" + kJournaledFile);
+  std::ofstream(killed + "/" + kJournaledFile);
+  auto again = Start(job, killed);
+  EXPECT_EQ(Hello(*again).state_id(), first.state_id()) << "what was acknowledged is there";
+  EXPECT_EQ(again->servers.Status().segments(0).version(), 1u);
+}
+
 }  // namespace
 }  // namespace foreshard
