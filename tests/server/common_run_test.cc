@@ -153,7 +153,7 @@ TEST_F(CommonRunTest, AStateOfAnotherRunIsRefused) {
     const absl::Status refused = pair.Join();
     EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << lead;
     EXPECT_THAT(std::string(refused.message()),
-                AllOf(HasSubstr(Path("b/1")), HasSubstr("another"), HasSubstr("the directory that it had")))
+                AllOf(HasSubstr(Path("b/1")), HasSubstr("the state of run"), HasSubstr("the directory that it had")))
         << lead;
   }
   // A checkpoint that came from another run's directory.
