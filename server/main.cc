@@ -173,9 +173,11 @@ int Main(int argc, char** argv) {
     pthread_kill(main_thread, kExitRequested);
   };
 
-  if (state->count() > 0 && options.state_directory.empty()) {
+  // Of `--state-directory=$UNSET` the parser makes the next flag.
+  if (state->count() > 0 && (options.state_directory.empty() || options.state_directory.front() == '-')) {
     return Report(absl::InvalidArgumentError(
-        "--state-directory: it is empty; give a folder, or leave the flag out, and nothing is kept"));
+        absl::StrCat("--state-directory: '", options.state_directory,
+                     "' is no folder; is a variable not set? Give one, or leave the flag out, and nothing is kept")));
   }
   if (arrivals != nullptr && !options.state_directory.empty()) {
     return Report(absl::InvalidArgumentError(

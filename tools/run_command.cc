@@ -100,9 +100,11 @@ int Run(const RunFlags& flags) {
   options.pace = flags.pace;
   options.record = flags.record;
   options.state_directory = flags.state_directory;
-  if (flags.keeps_state && options.state_directory.empty()) {
-    return Fail("run", absl::InvalidArgumentError(
-                           "--state-directory: it is empty; give a folder, or leave the flag out, and nothing is kept"));
+  // Of `--state-directory=$UNSET` the parser makes the next flag.
+  if (flags.keeps_state && (options.state_directory.empty() || options.state_directory.front() == '-')) {
+    return Fail("run", absl::InvalidArgumentError(absl::StrCat(
+                           "--state-directory: '", options.state_directory,
+                           "' is no folder; is a variable not set? Give one, or leave the flag out, and nothing is kept")));
   }
   if (options.record && !options.state_directory.empty()) {
     return Fail("run", absl::InvalidArgumentError(
