@@ -130,22 +130,23 @@ absl::StatusOr<std::string> EncodeManifest(const CheckpointManifest& manifest) {
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", Hex(file.checksum)}});
   }
   for (const auto& [key, value] : about.extra) extra[key] = value;
-  const Json json = {{"format", kFormatName},
-                     {"format_version", kCheckpointFormat},
-                     {"checkpoint", manifest.index},
-                     {"protocol", about.identity.protocol},
-                     {"job", Hex(about.identity.job)},
-                     {"schema", Hex(about.identity.schema)},
-                     {"plan", Hex(about.identity.plan)},
-                     {"shard", about.identity.shard},
-                     {"shards", about.identity.shards},
-                     {"incarnation", about.incarnation},
-                     {"step", about.step},
-                     {"epoch", about.epoch},
-                     {"journal_file", about.journal_file},
-                     {"states", std::move(states)},
-                     {"files", std::move(files)},
-                     {"extra", std::move(extra)}};
+  Json json = {{"format", kFormatName},
+               {"format_version", kCheckpointFormat},
+               {"checkpoint", manifest.index},
+               {"protocol", about.identity.protocol},
+               {"job", Hex(about.identity.job)},
+               {"schema", Hex(about.identity.schema)},
+               {"plan", Hex(about.identity.plan)},
+               {"shard", about.identity.shard},
+               {"shards", about.identity.shards},
+               {"incarnation", about.incarnation},
+               {"step", about.step},
+               {"epoch", about.epoch},
+               {"journal_file", about.journal_file},
+               {"states", std::move(states)},
+               {"files", std::move(files)},
+               {"extra", std::move(extra)}};
+  if (about.identity.run != 0) json["run"] = Hex(about.identity.run);
   std::string text = json.dump(2);
   // Without the brace that ends it.
   text.resize(text.size() - 2);
@@ -195,6 +196,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text) {
   about.identity.job = fields.Checksum("job");
   about.identity.schema = fields.Checksum("schema");
   about.identity.plan = fields.Checksum("plan");
+  if (json.is_object() && json.contains("run")) about.identity.run = fields.Checksum("run");
   about.identity.shard = static_cast<uint32_t>(fields.Number("shard", k32Bits));
   about.identity.shards = static_cast<uint32_t>(fields.Number("shards", k32Bits));
   about.incarnation = fields.Number("incarnation");

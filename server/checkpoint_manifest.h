@@ -9,6 +9,7 @@
 //     "states": [{"segment": 0, "number": 81234}, ..., {"segment": "dealer", "number": 81299}],
 //     "files": [{"name": "state.bin", "bytes": 4711, "xxh3": "00..."}, ...],
 //     "extra": {"key": "text"},
+//     "run": "00...",                                        RunDescription.common_run_id; left out where not known
 //     "xxh3": "00..."
 //   }
 //

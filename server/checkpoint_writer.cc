@@ -27,13 +27,17 @@ absl::StatusOr<std::vector<CheckpointFolder>> ListCheckpointFolders(const Storag
   for (const StorageEntry& entry : *entries) {
     absl::string_view rest = entry.name;
     CheckpointFolder folder = {.name = entry.name};
-    if (!entry.folder || !absl::ConsumePrefix(&rest, kPrefix)) continue;
+    if (!absl::ConsumePrefix(&rest, kPrefix)) continue;
     for (const char* suffix : {kPartSuffix, kOldSuffix}) {
       if (absl::ConsumeSuffix(&rest, suffix)) folder.suffix = suffix;
     }
     if (!absl::SimpleAtoi(rest, &folder.index) ||
         absl::StrCat(CheckpointName(folder.index), folder.suffix) != entry.name) {
       continue;
+    }
+    if (!entry.folder) {
+      return absl::FailedPreconditionError(absl::StrCat(storage.Describe(entry.name), " is no folder, and by its name a "
+                                                        "checkpoint; move it away, and put the folder back from a copy"));
     }
     folders.push_back(std::move(folder));
   }

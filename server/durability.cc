@@ -79,6 +79,7 @@ Durability::Durability(const DurabilityOptions& options, const v1::JobSpec& job,
       mode_(ModeOf(job)),
       continues_(job.durability().on_failure() == "continue"),
       storage_(std::move(storage)),
+      boot_id_(ReadBootId(options.boot_id_file)),
       attempted_(absl::Now()) {}
 
 Durability::~Durability() {
@@ -129,12 +130,9 @@ absl::Status Durability::BeginRun(const Shard::Agreement& agreed) {
   description.set_state_id(context_->incarnation);
   description.set_incarnation(context_->incarnation);
   description.set_run_id(context_->incarnation);
-  description.set_unjournaled(mode_ == JournalMode::kOff);
-  absl::Status status = WriteRunDescription(storage_.get(), description);
-  if (status.ok()) {
-    absl::MutexLock lock(&run_mutex_);
-    description_ = description;
-  }
+  // To others workers bring it.
+  if (lead_ != nullptr) description.set_common_run_id(context_->incarnation);
+  absl::Status status = WatchOver(&description);
   if (status.ok()) status = OpenJournal(IdentityOf(description), 1);
   if (!status.ok()) {
     LOG(ERROR) << "the state directory cannot be used: " << status;
@@ -142,6 +140,65 @@ absl::Status Durability::BeginRun(const Shard::Agreement& agreed) {
   }
   context_->shard.set_last_number(journal_->first_number() - 1);
   return absl::OkStatus();
+}
+
+std::string Durability::Describe() const { return absl::StrCat("the state directory ", storage_->Describe("")); }
+
+absl::Status Durability::JoinRun(uint64_t common_run_id) {
+  absl::MutexLock lock(&run_mutex_);
+  if (lead_ != nullptr || description_.common_run_id() == common_run_id) return absl::OkStatus();
+  v1::RunDescription description = description_;
+  description.set_common_run_id(common_run_id);
+  if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) {
+    return absl::UnavailableError(absl::StrCat("this server cannot write its state: ", written.message()));
+  }
+  description_ = std::move(description);
+  common_run_id_ = common_run_id;
+  return absl::OkStatus();
+}
+
+absl::Status Durability::WatchOver(v1::RunDescription* description) {
+  const bool journaled = mode_ != JournalMode::kOff;
+  description->set_unjournaled(!journaled);
+  // What an earlier start has left to the kernel is made safe by the journal that is opened, if one is.
+  if (journaled || IsAnotherBoot(description->boot_id(), boot_id_)) {
+    description->set_boot_id(mode_ == JournalMode::kBuffered ? boot_id_ : "");
+  }
+  description->set_watched(journaled && continues_);
+  const auto make_mark = [&] {
+    if (!description->watched() || storage_->Size(kJournaledFile).ok()) return absl::OkStatus();
+    return WriteWholeFile(storage_.get(), kJournaledFile, "", true);
+  };
+  // Killed in between, the next start must not take a loss for none, nor none for a loss.
+  absl::Status status = lost() ? absl::OkStatus() : make_mark();
+  if (status.ok()) status = WriteRunDescription(storage_.get(), *description);
+  if (status.ok()) status = make_mark();
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&run_mutex_);
+  description_ = *description;
+  common_run_id_ = description->common_run_id();
+  return absl::OkStatus();
+}
+
+std::string Durability::WhyLost(const Recovered& recovered) const {
+  const v1::RunDescription& found = *found_;
+  // Also of a program that made no such mark.
+  if (found.unjournaled() || (found.run_id() == 0 && mode_ == JournalMode::kOff)) {
+    return absl::StrCat("what came after ",
+                        recovered.checkpoint_name.empty() ? "its beginning" : recovered.checkpoint_name,
+                        " is lost, since there was no journal (durability.journal, on_failure)");
+  }
+  const uint64_t last = recovered.next_number - 1;
+  if (found.watched() && absl::IsNotFound(storage_->Size(kJournaledFile).status())) {
+    return absl::StrCat("what came after event ", last, " is lost, since the journal had failed there and training went on "
+                        "without it (durability.on_failure: continue)");
+  }
+  if (IsAnotherBoot(found.boot_id(), boot_id_)) {
+    return absl::StrCat("what came after event ", last, " may be lost, since the machine was started anew, or is another one, "
+                        "and durability.journal: buffered outlives a process alone (boot ", found.boot_id(), " then, ",
+                        boot_id_.empty() ? "unknown" : boot_id_, " now); synced outlives a machine");
+  }
+  return "";
 }
 
 absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t least_number) {
@@ -184,14 +241,14 @@ absl::Status Durability::Restore() {
         return true;
       }});
   if (!recovered.ok()) return recovered.status();
+  why_lost_ = WhyLost(*recovered);
   // Where nothing was kept yet, it begins anew like any other.
-  lost_ = found.unjournaled() || (found.run_id() == 0 && mode_ == JournalMode::kOff);
-  if (lost_ && shard.synchronous() && job_.servers().shards() > 1 && recovered->checkpoint.has_value()) {
+  const bool anything = recovered->checkpoint.has_value() || recovered->replayed > 0;
+  if (lost() && shard.synchronous() && job_.servers().shards() > 1 && anything) {
     return absl::FailedPreconditionError(absl::StrCat(
-        storage_->Describe(""), ": what came after ", recovered->checkpoint_name, " is lost, since there was no journal "
-        "(durability.journal, on_failure), and rounds cannot go on from checkpoints that ", job_.servers().shards(),
-        " servers have taken at different moments; begin anew with these parameters (foreshard export, then foreshard "
-        "import --from), and with a journal"));
+        storage_->Describe(""), ": ", why_lost_, ", and rounds cannot go on where ", job_.servers().shards(),
+        " servers have states of different moments; begin anew with these parameters (foreshard export, then foreshard "
+        "import --from), and with a journal that lasts"));
   }
   for (const PassedOver& passed : recovered->passed_over) {
     LOG(WARNING) << storage_->Describe(passed.name) << " was passed over: " << passed.why;
@@ -205,20 +262,17 @@ absl::Status Durability::Restore() {
   }
   found.set_incarnation(context_->incarnation);
   if (found.run_id() == 0) found.set_run_id(found.state_id());
-  if (lost_) {
-    LOG(WARNING) << storage_->Describe("") << ": what came after "
-                 << (recovered->checkpoint_name.empty() ? "its beginning" : recovered->checkpoint_name)
-                 << " is lost, since there was no journal; workers go on with what there is";
+  if (lead_ != nullptr && (found.common_run_id() == 0 || (lost() && !anything))) {
+    // A state that was written before runs had one keeps it from now on; and what begins anew is another run.
+    found.set_common_run_id(anything ? found.run_id() : context_->incarnation);
+  }
+  if (lost()) {
+    LOG(WARNING) << storage_->Describe("") << ": " << why_lost_ << "; workers go on with what there is";
     found.set_state_id(context_->incarnation);
   }
-  found.set_unjournaled(mode_ == JournalMode::kOff);
   *found.mutable_job() = job_;
   *found.mutable_contract() = contract;
-  if (absl::Status written = WriteRunDescription(storage_.get(), found); !written.ok()) return written;
-  {
-    absl::MutexLock lock(&run_mutex_);
-    description_ = found;
-  }
+  if (absl::Status watched = WatchOver(&found); !watched.ok()) return watched;
   state_id_ = found.state_id();
   run_id_ = found.run_id();
   if (absl::Status opened = OpenJournal(identity, recovered->next_number); !opened.ok()) return opened;
@@ -231,7 +285,7 @@ absl::Status Durability::Restore() {
   restored_ = absl::StrFormat(
       "%s, %d events of the journal replayed, in %.2f s%s",
       recovered->checkpoint_name.empty() ? "no checkpoint" : recovered->checkpoint_name, recovered->replayed,
-      seconds, lost_ ? "; what came after is lost" : "");
+      seconds, lost() ? absl::StrCat("; ", why_lost_) : "");
   if (recovered->checkpoint.has_value()) {
     newest_.path = storage_->Describe(recovered->checkpoint_name);
     newest_.step = recovered->checkpoint->about.step;
@@ -274,33 +328,62 @@ bool Durability::JournalStands() const {
   return mode_ != JournalMode::kOff && begun() && journal_->status().ok();
 }
 
-absl::Status Durability::SetUnjournaled(bool unjournaled) {
+absl::Status Durability::MarkUnjournaled() const {
+  if (is_marked_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&run_mutex_);
-  if (description_.unjournaled() == unjournaled) return absl::OkStatus();
+  if (!marked_.has_value()) {
+    absl::Status removed = storage_->Remove(kJournaledFile);
+    if (removed.ok() || absl::IsNotFound(removed)) removed = storage_->SyncFolder("");
+    marked_ = removed;
+    is_marked_.store(removed.ok(), std::memory_order_release);
+  }
+  return *marked_;
+}
+
+absl::Status Durability::NoteGoodEnd() {
+  absl::MutexLock lock(&run_mutex_);
   v1::RunDescription description = description_;
-  description.set_unjournaled(unjournaled);
+  description.set_unjournaled(false);
+  description.set_watched(false);
+  bool safe = mode_ != JournalMode::kOff;
+  {
+    absl::MutexLock newest(&mutex_);
+    safe |= checkpoints_ > 0;
+  }
+  if (safe) description.clear_boot_id();
+  if (description.unjournaled() == description_.unjournaled() && description.watched() == description_.watched() &&
+      description.boot_id() == description_.boot_id()) {
+    return absl::OkStatus();
+  }
   if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) return written;
   description_ = std::move(description);
   return absl::OkStatus();
 }
 
 absl::Status Durability::status() const {
-  if (continues_ || !begun()) return absl::OkStatus();
+  if (!begun()) return absl::OkStatus();
   const absl::Status journal = journal_->status();
   if (journal.ok()) return journal;
+  // Nobody is told that something is kept before the next start would know what is not.
+  if (continues_ && MarkUnjournaled().ok()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("this server ends, since it cannot keep what it is told: ",
                                              journal.message()));
 }
 
 void Durability::JournalFailed(const absl::Status& failure) {
   if (continues_) {
-    LOG(ERROR) << "training goes on without a journal (durability.on_failure: continue): what comes after "
-                  "the newest checkpoint is lost if this server dies";
-    // Where the disk does not take this either, Run tries again.
-    SetUnjournaled(true).IgnoreError();
-    return;
+    const absl::Status marked = MarkUnjournaled();
+    if (marked.ok()) {
+      LOG(ERROR) << "training goes on without a journal (durability.on_failure: continue): what comes after "
+                    "the newest checkpoint is lost if this server dies";
+      return;
+    }
+    LOG(ERROR) << "this server ends, though durability.on_failure is continue: not even a mark can be left that the "
+                  "journal lacks something, without which the next start would not know ("
+               << marked.message() << "); start it again when the disk can be written";
+  } else {
+    LOG(ERROR) << "this server ends (durability.on_failure: stop); start it again when the disk can be written";
   }
-  LOG(ERROR) << "this server ends (durability.on_failure: stop); start it again when the disk can be written";
   if (options_.failed) options_.failed(failure);
 }
 
@@ -339,7 +422,6 @@ void Durability::Run() {
       lead_changed = std::exchange(lead_changed_, false) && begun();
     }
     if (lead_changed) SaveLead();
-    if (continues_ && begun() && !journal_->status().ok()) SetUnjournaled(true).IgnoreError();
     if (!due && requests.empty()) continue;
     const absl::StatusOr<Written> written = WriteCheckpoint();
     for (const auto& done : requests) done(written);
@@ -388,6 +470,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
 absl::StatusOr<CheckpointWriter::Committed> Durability::WriteFiles(const Shard::Agreement& agreed,
                                                                    Written* written) {
   CheckpointAbout about = {.identity = identity_, .incarnation = context_->incarnation};
+  about.identity.run = common_run_id_;  // workers may have brought it since
   uint64_t highest = 0;  // of the numbers that states have
   if (JournalStands()) {
     const absl::StatusOr<uint64_t> file = journal_->Rotate();
@@ -503,7 +586,7 @@ absl::Status Durability::Finish() {
     absl::MutexLock lock(&mutex_);
     return context_->shard.last_number() <= newest_number_;
   }();
-  if (status.ok() && !JournalStands() && has_all) status = SetUnjournaled(false);
+  if (status.ok() && (JournalStands() || has_all)) status = NoteGoodEnd();
   return status;
 }
 

@@ -5,6 +5,7 @@
 //   journal.*               server/journal.h
 //   checkpoint.*            server/checkpoint_files.h
 //   lead.textproto          the lead's: what it is told beside its dealer's events (a LeadState)
+//   journaled               with on_failure: continue, as long as the journal has taken every event
 //
 //   auto durability = Durability::Open(options, job).value();
 //   ServerContext context(job, shard, durability.get(), ...);   // events go through it
@@ -18,10 +19,12 @@
 //             lost, and `failed` is called, by which the process ends. The workers wait for the
 //             next start, which has all that was acknowledged
 //   continue  training goes on without a journal; checkpoints stand alone from then on, and an end
-//             writes one with everything
+//             writes one with everything. Nothing is acknowledged before the file `journaled` is gone, which a
+//             full disk takes; on a disk that takes not even that it is as with stop
 // Without a journal (off, or continue after a failure) a process that is killed loses what came after the newest
-// checkpoint. The next start says so by another state_id, and workers take its parameters; not in
-// rounds of several servers, whose checkpoints are of different moments: it is refused.
+// checkpoint; with a buffered one a machine that is lost takes the end of the journal with it, which the next
+// start sees by its boot id. It says so by another state_id, and workers take its parameters; not in
+// rounds of several servers, whose states are of different moments: it is refused.
 // A checkpoint that cannot be written is reported and tried again after the next interval: what
 // there is, checkpoint and journal, still says it all.
 #pragma once
@@ -44,6 +47,7 @@
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/job.pb.h"
 #include "foreshard/v1/state.pb.h"
+#include "server/boot_id.h"
 #include "server/journal.h"
 #include "server/recovery.h"
 #include "server/server_context.h"
@@ -58,13 +62,14 @@ struct DurabilityOptions {
   EventSink* also = nullptr;  // gets every event too; outlives this; may be null
   // Called once, by any thread, when the server must end because the journal has failed. May be empty.
   std::function<void(const absl::Status&)> failed;
+  std::string boot_id_file = kBootIdFile;
 };
 
 // Thread-safe once Begin has returned.
 class Durability final : public EventSink {
  public:
   // Takes the folder for this process and reads which run it is of. FAILED_PRECONDITION: of another
-  // job or shard, or another process has it. DATA_LOSS: it cannot be read.
+  // job or shard. UNAVAILABLE: another process has it. DATA_LOSS: it cannot be read.
   static absl::StatusOr<std::unique_ptr<Durability>> Open(const DurabilityOptions& options,
                                                           const v1::JobSpec& job);
   ~Durability() override;
@@ -80,8 +85,15 @@ class Durability final : public EventSink {
   // HelloReply.state_id and .run_id.
   uint64_t state_id() const { return state_id_.load(); }
   uint64_t run_id() const { return run_id_.load(); }
-  // Whether this start went on from a checkpoint without what came after it.
-  bool lost() const { return lost_; }
+  // Whether this start may lack what the last one had acknowledged.
+  bool lost() const { return !why_lost_.empty(); }
+  // RunDescription.common_run_id; 0: not known yet.
+  uint64_t common_run_id() const { return common_run_id_.load(); }
+  bool imported() const { return found_.has_value() && found_->imported(); }
+  // Takes the run's id and keeps it. From the shard's Agree on. UNAVAILABLE: it cannot be written.
+  absl::Status JoinRun(uint64_t common_run_id);
+  // The folder, as a person would look for it: "the state directory /var/lib/...".
+  std::string Describe() const;
   // Whether a Record may wait for the disk.
   bool slow() const { return mode_ == JournalMode::kSynced; }
 
@@ -122,8 +134,14 @@ class Durability final : public EventSink {
   absl::Status OpenJournal(const StateIdentity& identity, uint64_t least_number);
   void JournalFailed(const absl::Status& failure);
   bool JournalStands() const;
-  // RunDescription.unjournaled, on the disk. Does nothing where it says so already.
-  absl::Status SetUnjournaled(bool unjournaled);
+  // Why what the last start had acknowledged may not be there; empty: it is.
+  std::string WhyLost(const Recovered& recovered) const;
+  // What the start that begins leaves to the next one, should it not end well. Before OpenJournal.
+  absl::Status WatchOver(v1::RunDescription* description);
+  // Marks that events are missing, once, on the disk.
+  absl::Status MarkUnjournaled() const;
+  // The last checkpoint, or the journal, has everything.
+  absl::Status NoteGoodEnd();
   bool begun() const { return begun_.load(std::memory_order_acquire); }
 
   void Run();
@@ -141,8 +159,9 @@ class Durability final : public EventSink {
   std::optional<v1::RunDescription> found_;
   ServerContext* context_ = nullptr;
   Lead* lead_ = nullptr;
-  std::atomic<uint64_t> state_id_{0}, run_id_{0};
-  bool lost_ = false;  // constant from Begin on
+  std::atomic<uint64_t> state_id_{0}, run_id_{0}, common_run_id_{0};
+  std::string why_lost_;  // constant from Begin on
+  const std::string boot_id_;
   std::atomic<uint64_t> replayed_{0};
 
   // Made before any event is recorded, and there from begun_ on.
@@ -150,8 +169,11 @@ class Durability final : public EventSink {
   StateIdentity identity_;
   std::atomic<bool> begun_{false};
 
-  absl::Mutex run_mutex_;
+  mutable absl::Mutex run_mutex_;
   v1::RunDescription description_ ABSL_GUARDED_BY(run_mutex_);  // as it is on the disk, from begun_ on
+  // Of MarkUnjournaled: what came of it.
+  mutable std::optional<absl::Status> marked_ ABSL_GUARDED_BY(run_mutex_);
+  mutable std::atomic<bool> is_marked_{false};
 
   mutable absl::Mutex mutex_;
   std::string restored_ ABSL_GUARDED_BY(mutex_);

@@ -116,9 +116,13 @@ absl::StatusOr<std::vector<JournalFileName>> ListJournalFiles(const Storage& sto
     absl::string_view rest = entry.name;
     JournalFileName file = {.name = entry.name};
     // Only names that this program would give.
-    if (entry.folder || !absl::ConsumePrefix(&rest, kPrefix) || !absl::SimpleAtoi(rest, &file.sequence) ||
+    if (!absl::ConsumePrefix(&rest, kPrefix) || !absl::SimpleAtoi(rest, &file.sequence) ||
         NameOfJournalFile(file.sequence) != entry.name) {
       continue;
+    }
+    if (entry.folder) {
+      return absl::FailedPreconditionError(absl::StrCat(storage.Describe(entry.name), " is a folder, and by its name a file of "
+                                                        "the journal; move it away, and put the file back from a copy"));
     }
     files.push_back(std::move(file));
   }

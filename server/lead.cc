@@ -9,6 +9,7 @@
 #include "common/net/job_parts.h"
 #include "common/net/wire_limits.h"
 #include "glog/logging.h"
+#include "server/common_run.h"
 #include "server/durability.h"
 #include "server/job_machines.h"
 #include "server/monotonic_time.h"
@@ -177,6 +178,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   reply.set_incarnation(incarnation);
   reply.set_lease_seconds(context_.job.timeouts().lease_seconds());
   reply.set_protocol(CommonProtocol(context_.shard.agreement()->contract, request.contract()));
+  FillCommonRun(context_, &reply);
   return reply;
 }
 

@@ -118,14 +118,16 @@ int Main(int argc, char** argv) {
                  "Write the order in which events took effect to this file, a line an event, from "
                  "which the run can be recomputed")
       ->type_name("FILE");
-  app.add_option("--state-directory", options.state_directory,
+  CLI::Option* const state = app.add_option("--state-directory", options.state_directory,
                  "Keep journal and checkpoints in this folder, of this server alone, and go on from what is "
                  "there (the job's durability settings)")
       ->type_name("DIR");
   app.add_option("--advertise", advertise,
                  "The address that others should use, where it is not the one bound");
   app.set_version_flag("--version", std::string("foreshard-server ") + kVersion);
-  app.footer("Exit status: 0 ended by SIGTERM or `foreshard stop`, 1 failed, 2 bad configuration, 130 interrupted.");
+  app.footer(
+      "Exit status: 0 ended by SIGTERM or `foreshard stop`; 1 failed, a port or state directory that is in use; 2 bad\n"
+      "configuration, or the state of another job or shard; 130 interrupted.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -171,6 +173,12 @@ int Main(int argc, char** argv) {
     pthread_kill(main_thread, kExitRequested);
   };
 
+  // Of `--state-directory=$UNSET` the parser makes the next flag.
+  if (state->count() > 0 && (options.state_directory.empty() || options.state_directory.front() == '-')) {
+    return Report(absl::InvalidArgumentError(
+        absl::StrCat("--state-directory: '", options.state_directory,
+                     "' is no folder; is a variable not set? Give one, or leave the flag out, and nothing is kept")));
+  }
   if (arrivals != nullptr && !options.state_directory.empty()) {
     return Report(absl::InvalidArgumentError(
         "--record-arrivals: a server with --state-directory has them in its journal; give one of the two"));

@@ -9,6 +9,7 @@
 #include "common/net/retry_after.h"
 #include "common/net/wire_limits.h"
 #include "glog/logging.h"
+#include "server/common_run.h"
 #include "server/durability.h"
 #include "server/monotonic_time.h"
 #include "server/typed_call.h"
@@ -131,6 +132,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
       !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckCommonRun(context_, request); !status.ok()) return status;
   if (!request.reader()) {
     const uint32_t worker = request.worker();
     const uint64_t incarnation = request.incarnation();

@@ -1,6 +1,9 @@
 #include "server/run_description.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/core/bytes.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
 #include "common/net/protocol.h"
@@ -13,8 +16,29 @@ namespace foreshard {
 namespace {
 
 constexpr char kPart[] = ".part";
+constexpr absl::string_view kChecksumLine = "# xxh3: ";
+
+std::string ChecksumLine(absl::string_view text) {
+  const uint64_t checksum = Checksum(AsBytes(std::string_view(text.data(), text.size())));
+  return absl::StrCat(kChecksumLine, absl::Hex(checksum, absl::kZeroPad16), "\n");
+}
+
+// Where the first line is a comment, it has to be the checksum.
+absl::Status CheckChecksum(absl::string_view text) {
+  if (!absl::StartsWith(text, "#")) return absl::OkStatus();
+  const size_t end = text.find('\n');
+  const absl::string_view rest = end == absl::string_view::npos ? "" : text.substr(end + 1);
+  if (text.substr(0, text.size() - rest.size()) == ChecksumLine(rest)) return absl::OkStatus();
+  return absl::DataLossError(
+      "the checksum in its first line is not that of the rest (who has changed it on purpose takes that line away)");
+}
 
 }  // namespace
+
+std::string RunDescriptionText(const v1::RunDescription& description) {
+  const std::string text = PrintText(description);
+  return ChecksumLine(text) + text;
+}
 
 absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Storage& storage) {
   const absl::StatusOr<std::string> text = storage.Read(kRunFile);
@@ -30,7 +54,8 @@ absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Stora
   }
   if (!text.ok()) return text.status();
   v1::RunDescription description;
-  absl::Status parsed = ParseText(*text, &description);
+  absl::Status parsed = CheckChecksum(*text);
+  if (parsed.ok()) parsed = ParseText(*text, &description);
   if (parsed.ok() && description.format_version() == 0) {
     parsed = absl::InvalidArgumentError("it has no format_version");
   }
@@ -94,12 +119,14 @@ absl::Status WriteWholeFile(Storage* storage, const std::string& name, const std
 }
 
 absl::Status WriteRunDescription(Storage* storage, const v1::RunDescription& description) {
-  return WriteWholeFile(storage, kRunFile, PrintText(description), true);
+  return WriteWholeFile(storage, kRunFile, RunDescriptionText(description), true);
 }
 
 absl::Status CheckRun(const v1::RunDescription& found, const v1::JobSpec& job, uint32_t shard,
                       const std::string& where) {
-  const std::string remedy = "give each server its own --state-directory, or an empty one to begin anew";
+  const std::string remedy =
+      "give each server its own --state-directory, or an empty one to begin anew; foreshard import --from-state makes "
+      "directories for another job or number of servers of what is there";
   if (found.contract().job() != JobFingerprint(job)) {
     const std::string difference = JobDifference(job, PrintJobSpec(found.job()));
     return absl::FailedPreconditionError(absl::StrCat(
@@ -119,7 +146,8 @@ StateIdentity IdentityOf(const v1::RunDescription& description) {
           .shards = description.job().servers().shards(),
           .job = description.contract().job(),
           .schema = description.contract().schema(),
-          .plan = description.contract().plan()};
+          .plan = description.contract().plan(),
+          .run = description.common_run_id()};
 }
 
 }  // namespace foreshard

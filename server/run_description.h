@@ -24,15 +24,21 @@
 namespace foreshard {
 
 inline constexpr char kRunFile[] = "run.textproto";
+// RunDescription.watched: an empty file. Removing it is a mark that a full disk takes.
+inline constexpr char kJournaledFile[] = "journaled";
 inline constexpr uint32_t kRunFormat = 1;
 inline constexpr FormatRange kRunFormats = {.oldest = 1, .newest = kRunFormat};
 
-// None where the folder holds no run. DATA_LOSS: the file cannot be read as one, or journal
-// and checkpoints are there without it. FAILED_PRECONDITION: a format
-// that this program does not read.
+// As it lies in the file: its first line is a comment with the checksum of what is below it
+// (XXH3-64), which programs that know of none pass over.
+std::string RunDescriptionText(const v1::RunDescription& description);
+
+// None where the folder holds no run. DATA_LOSS: the file cannot be read as one, its checksum is
+// wrong (it need not have one), or journal and checkpoints are there without it.
+// FAILED_PRECONDITION: a format that this program does not read.
 absl::StatusOr<std::optional<v1::RunDescription>> ReadRunDescription(const Storage& storage);
 
-// Of a run that begins; state_id and incarnation are the caller's to set.
+// Of a run that begins; ids and incarnation are the caller's to set.
 v1::RunDescription DescribeRun(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
                                uint64_t train_examples, uint32_t shard);
 

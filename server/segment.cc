@@ -186,8 +186,11 @@ absl::Status Segment::Admit(Event* event) const {
   if (event->kind == EventKind::kLearningRateRepair) return AdmitAtStep(*event);
   if (!moves_slot) return absl::OkStatus();
   if (event->held_version > version_) {
-    return absl::InvalidArgumentError(absl::StrCat(name(), "worker ", event->worker, " claims version ",
-                                                   event->held_version, "; the newest is ", version_));
+    // So it is where this server has lost what the worker has read, and does not know it.
+    return absl::OutOfRangeError(absl::StrCat(
+        name(), "worker ", event->worker, " claims version ", event->held_version, "; the newest is ", version_,
+        ": unless the worker errs, this server goes on from an older state than the one that worker has seen; start the "
+        "worker again, which then takes the parameters that there are"));
   }
   const bool known = event->incarnation == slot.incarnation;
   if (options_.synchronous) return AdmitToRound(event);

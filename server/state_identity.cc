@@ -20,6 +20,9 @@ absl::Status CheckIdentity(absl::string_view what, const StateIdentity& ours, co
   if (theirs.plan != ours.plan) {
     return differs("shard plan (fingerprint)", hex(theirs.plan), hex(ours.plan));
   }
+  if (theirs.run != 0 && ours.run != 0 && theirs.run != ours.run) {
+    return differs("run of the same job (common_run_id)", hex(theirs.run), hex(ours.run));
+  }
   return absl::OkStatus();
 }
 

@@ -17,6 +17,8 @@ struct StateIdentity {
   uint64_t job = 0;
   uint64_t schema = 0;
   uint64_t plan = 0;
+  // RunDescription.common_run_id; 0 where it is not known. The journal does not have it.
+  uint64_t run = 0;
 
   bool operator==(const StateIdentity&) const = default;
 };

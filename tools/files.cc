@@ -42,7 +42,17 @@ absl::Status WriteAndSync(const std::string& path, std::string_view content) {
 
 }  // namespace
 
+absl::Status CheckReplaceable(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status there = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " is no file, but ", std::filesystem::is_directory(there) ? "a folder" : "a device, a pipe or a socket",
+      ", which a file is not to take the place of; give another name"));
+}
+
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content) {
+  if (absl::Status may = CheckReplaceable(path); !may.ok()) return may;
   const std::string beside = absl::StrCat(path, ".part");
   if (absl::Status status = WriteAndSync(beside, content); !status.ok()) return status;
   if (rename(beside.c_str(), path.c_str()) != 0) {

@@ -12,9 +12,13 @@
 
 namespace foreshard {
 
+// OK where nothing is at `path`, or a file, which another one may take the place of.
+// FAILED_PRECONDITION: a folder, a device (/dev/full), a pipe; or a link to one.
+absl::Status CheckReplaceable(const std::string& path);
+
 // Writes beside `path`, syncs, renames over it: a reader sees the old content or
 // the new, and a full disk leaves the old. RESOURCE_EXHAUSTED for a full disk,
-// PERMISSION_DENIED and so on otherwise; the text names the path.
+// PERMISSION_DENIED and so on otherwise; the text names the path. FAILED_PRECONDITION: as CheckReplaceable.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
 
 // Makes the folder (and those above it) and proves that it takes data, by writing

@@ -35,6 +35,7 @@ struct RunFlags {
   bool no_evaluator = false;
   std::string results;
   std::string state_directory;
+  bool keeps_state = false;  // --state-directory was given
   std::string device = "auto";
   CredentialFlags credentials;
 };
@@ -100,6 +101,12 @@ int Run(const RunFlags& flags) {
   options.pace = flags.pace;
   options.record = flags.record;
   options.state_directory = flags.state_directory;
+  // Of `--state-directory=$UNSET` the parser makes the next flag.
+  if (flags.keeps_state && (options.state_directory.empty() || options.state_directory.front() == '-')) {
+    return Fail("run", absl::InvalidArgumentError(absl::StrCat(
+                           "--state-directory: '", options.state_directory,
+                           "' is no folder; is a variable not set? Give one, or leave the flag out, and nothing is kept")));
+  }
   if (options.record && !options.state_directory.empty()) {
     return Fail("run", absl::InvalidArgumentError(
                            "--record: with --state-directory the servers' journals have the order of what "
@@ -153,7 +160,8 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
   run->add_flag("--record", flags->record,
                 "Leave DIR/batches.csv, what each batch took, and DIR/arrivals-SHARD.csv, the order "
                 "of what each server did");
-  run->add_option("--state-directory", flags->state_directory,
+  CLI::Option* const state =
+      run->add_option("--state-directory", flags->state_directory,
                   "Keep journal and checkpoints of the servers in this folder, and go on from what an "
                   "earlier run of the job has left there")
       ->type_name("DIR");
@@ -167,7 +175,10 @@ void AddRunCommand(CLI::App& program, int* exit_code) {
   run->footer("Writes DIR/results.json, DIR/report.html, DIR/job.textproto and DIR/logs/. Ctrl-C "
               "ends all of it. Exit status: 0 done, 1 failed, 2 bad configuration, 3 device lost, "
               "4 fenced, 130 interrupted.");
-  run->callback([flags, exit_code] { *exit_code = Run(*flags); });
+  run->callback([flags, state, exit_code] {
+    flags->keeps_state = state->count() > 0;
+    *exit_code = Run(*flags);
+  });
 }
 
 }  // namespace foreshard

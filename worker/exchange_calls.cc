@@ -31,11 +31,12 @@ constexpr absl::Duration kLongestDeadline = absl::Seconds(30);
 
 struct ExchangeCalls::Call {
   Outgoing out;
+  uint64_t number = 0;
   std::unique_ptr<grpc::ClientContext> context;
   std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
   grpc::ByteBuffer reply;
   grpc::Status status;
-  enum class State { kRunning, kWaiting, kDone } state = State::kRunning;
+  enum class State { kRunning, kWaiting, kAsking, kDone } state = State::kRunning;
   int damaged = 0;
   bool fetching = false;  // waits for a round
   absl::Time retry_at;  // kWaiting
@@ -51,6 +52,7 @@ ExchangeCalls::ExchangeCalls(const Options& options, ExchangeHandler* handler)
     patience_.emplace_back(ServerName(shard, options.addresses[shard]), options.patience);
   }
   thread_ = std::thread([this] { Run(); });
+  asking_ = std::thread([this] { Ask(); });
 }
 
 ExchangeCalls::~ExchangeCalls() {
@@ -61,6 +63,7 @@ ExchangeCalls::~ExchangeCalls() {
   }
   Start(false);
   thread_.join();
+  asking_.join();
   queue_.Shutdown();
   void* tag;
   bool ok;
@@ -75,6 +78,10 @@ void ExchangeCalls::Start(bool here) {
     }
     return;
   }
+  Wake();
+}
+
+void ExchangeCalls::Wake() {
   if (alarm_ != nullptr) return;
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(&queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
@@ -135,6 +142,7 @@ bool ExchangeCalls::SendOne() {
   if (!out.has_value()) return false;
   auto call = std::make_unique<Call>();
   call->out = std::move(*out);
+  call->number = ++calls_made_;
   const uint32_t shard = call->out.shard;
   room_[shard] = ++in_flight_[shard] < options_.window;
   calls_.push_back(std::move(call));
@@ -198,13 +206,34 @@ void ExchangeCalls::Finished(Call* call) {
 }
 
 void ExchangeCalls::Refused(Call* call, const absl::Status& refusal) {
-  auto instead = handler_->Refused(call->out.token, refusal);
-  if (!instead.ok()) {
-    End(instead.status());
-    return Drop(call);
+  call->state = Call::State::kAsking;
+  questions_.push_back({.call = call->number, .token = call->out.token, .refusal = refusal});
+}
+
+void ExchangeCalls::Ask() {
+  const auto due = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return closing_ || !questions_.empty(); };
+  absl::MutexLock lock(&mutex_);
+  for (;;) {
+    mutex_.Await(absl::Condition(&due));
+    if (closing_) return;
+    const Question question = std::move(questions_.front());
+    questions_.pop_front();
+    mutex_.Unlock();
+    auto instead = handler_->Refused(question.token, question.refusal);
+    mutex_.Lock();
+    Answered(question, std::move(instead));
+    Wake();
   }
+}
+
+void ExchangeCalls::Answered(const Question& question, absl::StatusOr<std::optional<grpc::ByteBuffer>> instead) {
+  const auto place = std::find_if(calls_.begin(), calls_.end(),
+                                  [&](const auto& call) { return call->number == question.call; });
+  if (place == calls_.end()) return;  // all has ended meanwhile
+  Call* const call = place->get();
+  if (!instead.ok()) return End(instead.status());
   if (instead->has_value()) call->out.message = **std::move(instead);
-  Retry(call, refusal);
+  Retry(call, question.refusal);
 }
 
 void ExchangeCalls::Retry(Call* call, const absl::Status& failure, absl::Duration at_least) {
@@ -244,7 +273,7 @@ void ExchangeCalls::End(const absl::Status& status) {
   for (size_t i = calls_.size(); i-- > 0;) {
     if (calls_[i]->state == Call::State::kRunning) {
       calls_[i]->context->TryCancel();
-    } else if (calls_[i]->state == Call::State::kWaiting) {
+    } else if (calls_[i]->state == Call::State::kWaiting || calls_[i]->state == Call::State::kAsking) {
       Drop(calls_[i].get());
     }
   }

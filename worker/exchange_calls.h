@@ -52,7 +52,8 @@ struct FollowUp {
   absl::Status reason;
 };
 
-// All calls come one at a time, under the lock of ExchangeCalls.
+// All calls come one at a time, under the lock of ExchangeCalls; but those of Refused, which come one at a
+// time from a thread of their own, beside the others.
 class ExchangeHandler {
  public:
   virtual ~ExchangeHandler() = default;
@@ -61,7 +62,8 @@ class ExchangeHandler {
   // A reply. An error ends everything.
   virtual absl::StatusOr<FollowUp> Received(uint32_t token, const grpc::ByteBuffer& reply) = 0;
   // A server refused a message, or its answer was not read because the server is another one
-  // now: the error to end with; else what is to be sent instead; none: the same again.
+  // now: the error to end with; else what is to be sent instead; none: the same again. May wait for that
+  // server; what the others say is read meanwhile. After Failed it may still be under way.
   virtual absl::StatusOr<std::optional<grpc::ByteBuffer>> Refused(uint32_t token, const absl::Status& refusal) = 0;
   // Once, at the end: no call is outstanding any more and none will be made.
   virtual void Failed(const absl::Status& status) = 0;
@@ -80,7 +82,7 @@ class ExchangeCalls {
 
   // `handler` must outlive this object.
   ExchangeCalls(const Options& options, ExchangeHandler* handler);
-  // Cancels what is in flight; waits for the thread.
+  // Cancels what is in flight; waits for the threads, and so for a Refused that is under way.
   ~ExchangeCalls();
 
   // Asks the handler for messages: on the calling thread when `here` (worth it
@@ -92,8 +94,18 @@ class ExchangeCalls {
 
  private:
   struct Call;
+  // For the handler's Refused.
+  struct Question {
+    uint64_t call = 0;  // its number
+    uint32_t token = 0;
+    absl::Status refusal;
+  };
 
   void Run();
+  void Ask();
+  void Answered(const Question& question, absl::StatusOr<std::optional<grpc::ByteBuffer>> instead)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool SendOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Issue(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finished(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,6 +129,8 @@ class ExchangeCalls {
   std::vector<uint32_t> in_flight_ ABSL_GUARDED_BY(mutex_);  // waiting retries included
   std::vector<bool> room_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
+  uint64_t calls_made_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Question> questions_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool told_ ABSL_GUARDED_BY(mutex_) = false;  // handler_->Failed was called
   absl::Time stop_seen_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
@@ -125,7 +139,7 @@ class ExchangeCalls {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);  // set: a wake-up is on its way
 
-  std::thread thread_;
+  std::thread thread_, asking_;
 };
 
 }  // namespace foreshard

@@ -71,6 +71,9 @@ class LeadClient {
   uint32_t worker() const { return registration_.worker(); }
   uint64_t incarnation() const { return registration_.incarnation(); }
   double lease_seconds() const { return registration_.lease_seconds(); }
+  // What every server is to be told of the run (HelloRequest).
+  uint64_t common_run_id() const { return registration_.common_run_id(); }
+  bool run_begun() const { return registration_.run_begun(); }
 
   // Waits until a ticket is in hand or none will come any more (true), or the lead has
   // said that it has none to deal for now (false): it may be waiting for what is held

@@ -78,6 +78,7 @@ class ServersClient : public ParameterClient {
   }
 
   ~ServersClient() override {
+    closing_ = true;
     calls_.reset();
     // Closes the connections, and with them what still waits to be sent from the
     // caller's memory, should a server have stopped reading.
@@ -294,7 +295,7 @@ class ServersClient : public ParameterClient {
     const auto stub = v1::ParameterServer::NewStub(channels_[shard]);
     v1::HelloReply reply;
     const absl::Status status = CallPatiently(
-        *patience, Limit(), [this] { return Stopped(); },
+        *patience, Limit(), [this] { return Stopped() || closing_; },
         [&](grpc::ClientContext& context) { return stub->Hello(&context, options_.hello, &reply); });
     if (!status.ok()) return status;
     if (reply.shard() != shard) {
@@ -314,34 +315,38 @@ class ServersClient : public ParameterClient {
     return reply;
   }
 
-  // On the I/O thread, after a refusal: says hello again, should the server be another one now.
+  // On the thread that asks, after a refusal: says hello again, should the server be another one now.
   absl::StatusOr<ServerNow> WhoAnswers(uint32_t shard) {
     Patience patience(ServerName(shard, options_.servers[shard]), Limit());
     const absl::StatusOr<v1::HelloReply> reply = SayHelloTo(shard, &patience);
     if (!reply.ok()) return reply.status();
     const uint64_t now = reply->server_incarnation();
-    if (now == incarnations_[shard]) return ServerNow{now};
+    const uint64_t before = std::exchange(incarnations_[shard], now);
+    if (now == before) return ServerNow{now};
     exchange_->set_protocol(shard, reply->protocol());  // it may be of another release
     if (reply->state_id() != state_ids_[shard]) {
-      const std::string lost = absl::StrCat(patience.server(), " was started again (incarnation ",
-                                            incarnations_[shard], " before, now ", now, ") and has lost ");
+      const std::string lost = absl::StrCat(patience.server(), " was started again (incarnation ", before,
+                                            " before, now ", now, ") and has lost ");
       const bool from_checkpoint = reply->run_id() != 0 && reply->run_id() == run_ids_[shard] &&
                                    reply->missing_segments().empty();
       if (!from_checkpoint) {
-        return absl::UnavailableError(absl::StrCat(lost, "what it knew; start the job anew"));
+        return absl::UnavailableError(absl::StrCat(lost, "what it knew: was it started without its state "
+                                                         "directory, or with an empty one? With that it can be started once "
+                                                         "more; without it, start the job anew"));
       }
       if (options_.synchronous && !options_.hello.reader()) {
         return absl::UnavailableError(absl::StrCat(
-            lost, "what came after its last checkpoint; a member of rounds that has seen more cannot go on with it: "
+            lost, "what came after its last checkpoint, or a part of it; a member of rounds that has seen more cannot go on with it: "
             "start the workers again"));
       }
-      LOG(WARNING) << lost << "what came after its last checkpoint (it keeps no journal): going on with its parameters";
+      LOG(WARNING) << lost << "what came after its last checkpoint, or a part of it (its log says why): going on with its "
+                      "parameters";
       state_ids_[shard] = reply->state_id();
       lost_ = true;
       return ServerNow{.incarnation = now, .lost = true};
     }
     LOG(WARNING) << patience.server() << " was started again and has its state: going on (incarnation "
-                 << incarnations_[shard] << " at first, now " << now << ")";
+                 << before << " before, now " << now << ")";
     return ServerNow{now};
   }
 
@@ -360,8 +365,9 @@ class ServersClient : public ParameterClient {
   const ParameterClientOptions options_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<Patience> patience_;
-  // As of the first hello; state_ids_ as last seen: from then on the I/O thread's.
+  // As last seen; from the first hello on the thread's that asks.
   std::vector<uint64_t> incarnations_, state_ids_, run_ids_;
+  std::atomic<bool> closing_{false};
   std::atomic<bool> lost_{false};  // a server has lost something, which Repair has not looked at yet
   std::vector<uint32_t> protocols_;  // agreed on with each server in the first hello
   std::vector<std::vector<uint32_t>> missing_;

@@ -53,7 +53,7 @@ class SegmentExchange : public ExchangeHandler {
     const float* values = nullptr;  // INITIALISE: the whole vector
   };
 
-  // `options` outlive this. `who_answers` is asked, on the I/O thread, after a refusal: that server
+  // `options` outlive this. `who_answers` is asked, on the thread that ExchangeCalls has for it, after a refusal: that server
   // now, which has been said hello to. An error: it is not to be gone on with.
   SegmentExchange(const ParameterClientOptions& options,
                   std::vector<uint64_t> server_incarnations,

@@ -58,8 +58,9 @@ absl::Status SyncFolderOnDisk(int folder, const std::string& path) {
 absl::Status Lock(const Descriptor& file, int how, const std::string& folder) {
   if (Uninterrupted([&] { return flock(file.number(), how | LOCK_NB); }) == 0) return absl::OkStatus();
   if (errno != EWOULDBLOCK) return StorageError(errno, "lock", absl::StrCat(folder, "/", kLockFile));
-  return absl::FailedPreconditionError(
-      absl::StrCat(folder, " is in use by another process; wait for its end, or give another folder"));
+  // Who wants to write there may wait for its end, who wants to read only is to choose another moment.
+  return absl::Status(how == LOCK_EX ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
+                      absl::StrCat(folder, " is in use by another process; wait for its end, or give another folder"));
 }
 
 class PosixFile final : public StorageFile {
@@ -172,7 +173,12 @@ class PosixStorage final : public Storage {
     if (fstatat(folder_.number(), std::string(file).c_str(), &about, 0) != 0) {
       return StorageError(errno, "look at", Describe(file));
     }
-    if (!S_ISREG(about.st_mode)) return StorageError(EISDIR, "take the size of", Describe(file));
+    if (!S_ISREG(about.st_mode)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot take the size of ", Describe(file), ": it is no file, but ",
+                       S_ISDIR(about.st_mode) ? "a folder" : "a pipe or a device",
+                       "; move it away, and put the file back from a copy"));
+    }
     return static_cast<uint64_t>(about.st_size);
   }
 
@@ -212,9 +218,20 @@ class PosixStorage final : public Storage {
   absl::StatusOr<Descriptor> OpenAt(absl::string_view path, int flags, absl::string_view operation) const {
     if (absl::Status valid = CheckStoragePath(path); !valid.ok()) return valid;
     const std::string at = path.empty() ? "." : std::string(path);
+    // Nobody may ever come to the other end of a pipe that lies there.
     Descriptor opened(
-        Uninterrupted([&] { return openat(folder_.number(), at.c_str(), flags | O_CLOEXEC, 0644); }));
-    if (!opened.ok()) return StorageError(errno, operation, Describe(path));
+        Uninterrupted([&] { return openat(folder_.number(), at.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644); }));
+    if (opened.ok() && (flags & O_DIRECTORY) != 0) return opened;
+    const int error = opened.ok() ? 0 : errno;
+    struct stat about;
+    // ENXIO: a pipe that nobody reads, or a socket.
+    const bool other = opened.ok() ? fstat(opened.number(), &about) == 0 && !S_ISREG(about.st_mode) : error == ENXIO;
+    if (other) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("cannot ", operation, " ", Describe(path),
+                       ": it is no file, but a folder, a pipe or a device; move it away, and put the file back from a copy"));
+    }
+    if (!opened.ok()) return StorageError(error, operation, Describe(path));
     return opened;
   }
 

@@ -114,7 +114,7 @@ class Storage {
 };
 
 // A folder on disk, made where it is not there, and taken for this process alone:
-// FAILED_PRECONDITION where another one has it. A lost machine does not lose its name.
+// UNAVAILABLE where another one has it. A lost machine does not lose its name.
 absl::StatusOr<std::unique_ptr<Storage>> OpenStorage(const std::string& folder);
 // To read only. NOT_FOUND. FAILED_PRECONDITION: another process writes there, which it must not as
 // long as the storage lives.

@@ -111,6 +111,8 @@ class InProcessWorker {
     lead_ = *std::move(registered);
     options->hello.set_worker(lead_->worker());
     options->hello.set_incarnation(lead_->incarnation());
+    options->hello.set_common_run_id(lead_->common_run_id());
+    options->hello.set_run_begun(lead_->run_begun());
     options->stop = &stop_;
     options->over = [this] { return lead_->finished(); };
     options->acknowledged = [this](const PushFigures& push) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "server/checkpoint_files.h"
+#include "server/run_description.h"
 #include "tests/end_to_end/job_folder.h"
 
 namespace foreshard {
@@ -149,6 +150,95 @@ TEST_F(RestartTest, WithoutAJournalWorkersGoOnFromCheckpoints) {
   EXPECT_EQ(statuses[0].completed_tickets(), statuses[0].total_tickets());
   EXPECT_THAT(LogOf(*fleet_, "worker-0"), HasSubstr("has lost what came after its last checkpoint"));
   EXPECT_THAT(LogOf(*fleet_, "server-1"), HasSubstr("is lost, since there was no journal"));
+}
+
+// A machine that was lost takes the end of a buffered journal with it: the next start knows it by the boot id,
+// and workers go on with what there is.
+TEST_F(RestartTest, WorkersGoOnAfterAMachineWasLost) {
+  const std::string job = WriteJob({"training.epochs=240", "training.workers=2", "timeouts.connect_seconds=60",
+                                    "durability.checkpoint_seconds=0.3"});
+  Begin(job, "state");
+  for (uint32_t k = 0; k < 2; ++k) ASSERT_TRUE(fleet_->StartWorker(k).ok());
+  for (const uint32_t shard : {1u, 0u}) {
+    const uint64_t wanted = Completed(*fleet_) + 40;
+    ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet_) >= wanted; })) << LogOf(*fleet_, "server-0");
+    Kill(shard);
+    const std::string folder = StateOf("state", shard);
+    {
+      const auto storage = OpenStorage(folder).value();
+      v1::RunDescription description = *ReadRunDescription(*storage).value();
+      ASSERT_FALSE(description.boot_id().empty());
+      description.set_boot_id("another");
+      ASSERT_TRUE(WriteRunDescription(storage.get(), description).ok());
+    }
+    StartAgain(shard);
+    EXPECT_THAT(LogOf(*fleet_, absl::StrCat("server-", shard)), HasSubstr("may be lost, since the machine"));
+  }
+  ExpectWorkersDone();
+  const std::vector<v1::StatusReply> statuses = Statuses(*fleet_);
+  ASSERT_EQ(statuses.size(), kShards);
+  EXPECT_TRUE(statuses[0].finished());
+  EXPECT_EQ(statuses[0].completed_tickets(), statuses[0].total_tickets());
+}
+
+// An unmounted volume, a new claim, a slip in a path.
+TEST_F(RestartTest, AServerThatComesBackWithoutItsStateIsNotBegunAnew) {
+  const std::string job = WriteJob({"training.epochs=20000", "training.workers=2", "timeouts.connect_seconds=60"});
+  Begin(job, "state");
+  ASSERT_TRUE(fleet_->StartWorker(0).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet_) >= 40; })) << LogOf(*fleet_, "server-0");
+  fleet_->Terminate(Role::kWorker, kPatience);
+  fleet_->Terminate(Role::kServer, kPatience);
+  const auto refused = [&](const std::string& what) {
+    Begin(job, "state");
+    ASSERT_TRUE(fleet_->StartWorker(0).ok());
+    ASSERT_TRUE(fleet_->WaitForExits(Role::kWorker, kPatience));
+    EXPECT_EQ(fleet_->Find("worker-0")->exit->status, 2) << LogOf(*fleet_, "worker-0");
+    EXPECT_THAT(LogOf(*fleet_, "worker-0"), AllOf(HasSubstr("server 1 at"), HasSubstr(StateOf("state", 1)), HasSubstr(what)));
+    fleet_->Terminate(Role::kServer, kPatience);
+  };
+  fs::rename(StateOf("state", 1), Path("away"));
+  refused("a volume that is not mounted");
+  // That of another run of the job.
+  fs::remove_all(StateOf("state", 1));
+  fs::rename(Path("state"), Path("first"));
+  Begin(job, "state");
+  ASSERT_TRUE(fleet_->StartWorker(0).ok());
+  ASSERT_TRUE(WaitUntil([&] { return Completed(*fleet_) >= 10; })) << LogOf(*fleet_, "server-0");
+  fleet_->Terminate(Role::kWorker, kPatience);
+  fleet_->Terminate(Role::kServer, kPatience);
+  fs::remove_all(StateOf("state", 0));
+  fs::rename(Path("first/shard-0"), StateOf("state", 0));
+  refused("holds the state of run");
+  for (const char* command : {"verify", "export"}) {
+    std::vector<std::string> arguments = {command, Path("state")};
+    if (std::string(command) == "export") arguments.push_back("--output=" + Path("model.safetensors"));
+    const Ended ended = RunForeshard(arguments);
+    EXPECT_EQ(ended.status, 2) << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("two runs of the same job"));
+  }
+  // With its own it goes on.
+  fs::remove_all(StateOf("state", 1));
+  fs::rename(Path("away"), StateOf("state", 1));
+  Begin(job, "state");
+  ASSERT_TRUE(fleet_->StartWorker(0).ok());
+  const uint64_t before = Completed(*fleet_);
+  EXPECT_GE(before, 40u);
+  EXPECT_TRUE(WaitUntil([&] { return Completed(*fleet_) > before; })) << LogOf(*fleet_, "worker-0");
+}
+
+// systemd starts a server again that ends with 1, and not one that ends with 2.
+TEST_F(RestartTest, AStateDirectoryThatIsInUseIsWorthAnotherTry) {
+  const std::string job = WriteJob();
+  Begin(job, "state");
+  const auto status_of = [&](const std::string& state) {
+    std::unique_ptr<Fleet> other = MakeFleet(job);
+    EXPECT_TRUE(other->StartServer(0, {"--state-directory=" + state}).ok());
+    EXPECT_TRUE(other->WaitForExits(Role::kServer, kPatience));
+    return other->Find("server-0")->exit->status;
+  };
+  EXPECT_EQ(status_of(StateOf("state", 0)), 1);
+  EXPECT_EQ(status_of(""), 2);
 }
 
 class RestartOfRounds : public RestartTest, public ::testing::WithParamInterface<const char*> {};

@@ -147,7 +147,7 @@ Files RunDescriptionFile() {
   v1::RunDescription description = DescribeRun(job, schema, plan, kConversationExamples, 0);
   description.set_state_id(1700000000000000);
   description.set_incarnation(1700000000000001);
-  return {{kRunFile, PrintText(description)}};
+  return {{kRunFile, RunDescriptionText(description)}};
 }
 
 Files ConversationFiles() {

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 #include "server/job_machines.h"
 #include "server/journal_file.h"
 #include "server/run_description.h"
-#include "tests/server/server_harness.h"
+#include "tests/server/durability_harness.h"
 
 namespace foreshard {
 namespace {
@@ -27,67 +28,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 namespace fs = std::filesystem;
-
-class DurabilityTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = absl::StrCat(::testing::TempDir(), "/durability.", getpid(), ".",
-                           ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
-
-  // What a process that is killed now would leave. Its journal has all that was acknowledged.
-  // Its threads go on meanwhile, with a checkpoint perhaps: copied again until nothing has changed.
-  std::string KilledNow(const std::string& name) {
-    const std::string copy = Path(absl::StrCat("copy", ++copies_));
-    std::error_code error;
-    std::vector<std::string> before;
-    do {
-      before = FilesOf(Path(name));
-      fs::remove_all(copy);
-      fs::copy(Path(name), copy, fs::copy_options::recursive, error);
-    } while (error || FilesOf(Path(name)) != before);
-    return copy;
-  }
-
-  struct Running {
-    explicit Running(const v1::JobSpec& job, const std::string& folder) : servers(job, TestSchema(), nullptr, folder) {}
-    std::vector<std::string> Saved() const { return servers.servers[0]->SaveSegments(); }
-    TestServers servers;
-  };
-  std::unique_ptr<Running> Start(const v1::JobSpec& job, const std::string& folder) {
-    return std::make_unique<Running>(job, folder);
-  }
-
-  static absl::StatusOr<v1::CheckpointReply> Checkpoint(const Running& running) {
-    grpc::ClientContext context;
-    v1::CheckpointReply reply;
-    const grpc::Status status =
-        v1::Admin::NewStub(running.servers.channels[0])->Checkpoint(&context, {}, &reply);
-    if (!status.ok()) return FromGrpc(status);
-    return reply;
-  }
-
-  // Names and sizes of all that lies in a folder; those that vanish meanwhile are left out.
-  static std::vector<std::string> FilesOf(const std::string& folder) {
-    std::vector<std::string> files;
-    std::error_code error;
-    for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-      std::error_code gone;
-      const uint64_t bytes = it->is_regular_file(gone) ? it->file_size(gone) : 0;
-      if (!gone) files.push_back(absl::StrCat(it->path().string(), " ", bytes));
-    }
-    std::sort(files.begin(), files.end());
-    return files;
-  }
-
-  std::string folder_;
-  int copies_ = 0;
-};
 
 class DurabilityOfRules : public DurabilityTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Rules, DurabilityOfRules,
@@ -467,11 +407,41 @@ TEST_F(DurabilityTest, RefusesTheStateOfAnotherJobOrShard) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("run.textproto"));
 }
 
+TEST_F(DurabilityTest, WhatIsNoFileWhereOneBelongsIsSaid) {
+  {
+    auto running = Start(TestJob(), Path("state"));
+    TestWorker worker(running->servers, 0, 5);
+    ASSERT_TRUE(worker.SayHello().ok());
+    worker.InitialiseAll();
+  }
+  const auto start = [&] { return ShardServer::Start({.job = TestJob(), .state_directory = Path("state")}).status(); };
+  const auto pipe_at = [&](const std::string& name) {
+    fs::rename(Path("state/" + name), Path("kept"));
+    ASSERT_EQ(mkfifo(Path("state/" + name).c_str(), 0600), 0);
+    const absl::Status refused = start();
+    EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << name << ": " << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(Path("state/" + name)));
+    fs::remove(Path("state/" + name));
+    fs::rename(Path("kept"), Path("state/" + name));
+  };
+  pipe_at(NameOfJournalFile(2));
+  pipe_at("checkpoint.0000000001");
+  pipe_at("checkpoint.0000000001/manifest.json");
+  pipe_at("checkpoint.0000000001/state.bin");
+  pipe_at("run.textproto");
+  fs::rename(Path("state/" + NameOfJournalFile(2)), Path("kept"));
+  fs::create_directory(Path("state/" + NameOfJournalFile(2)));
+  EXPECT_THAT(std::string(start().message()), HasSubstr("is a folder, and by its name a file of the journal"));
+  fs::remove(Path("state/" + NameOfJournalFile(2)));
+  fs::rename(Path("kept"), Path("state/" + NameOfJournalFile(2)));
+  EXPECT_TRUE(start().ok());
+}
+
 TEST_F(DurabilityTest, TwoServersDoNotShareAFolder) {
   auto running = Start(TestJob(), Path("state"));
   const absl::Status second =
       ShardServer::Start({.job = TestJob(), .state_directory = Path("state")}).status();
-  EXPECT_EQ(second.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(second.code(), Code::kUnavailable);
   EXPECT_THAT(std::string(second.message()), HasSubstr("--state-directory"));
 }
 

@@ -357,7 +357,7 @@ INSTANTIATE_TEST_SUITE_P(
                     [](auto& h, auto&) { h.set_sequence(0); }},
         BadExchange{"ticket", Code::kInvalidArgument, "ticket 2000; the job has 2000",
                     [](auto& h, auto&) { h.set_ticket(2000); }},
-        BadExchange{"version", Code::kInvalidArgument, "claims version 9",
+        BadExchange{"version", Code::kOutOfRange, "claims version 9",
                     [](auto& h, auto&) { h.set_held_version(9); }},
         BadExchange{"kind", Code::kInvalidArgument, "kind 9 is unknown",
                     [](auto& h, auto&) { h.set_kind(static_cast<v1::ExchangeHeader::Kind>(9)); }},

@@ -36,6 +36,23 @@ TEST_F(FilesTest, WritesWholeFilesOverOldOnes) {
   EXPECT_FALSE(std::filesystem::exists(path + ".part"));
 }
 
+TEST_F(FilesTest, TakesThePlaceOfFilesOnly) {
+  const std::string pipe = folder_ + "/pipe", link = folder_ + "/link", folder = folder_ + "/folder";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_directory(folder);
+  ASSERT_EQ(symlink(pipe.c_str(), link.c_str()), 0);
+  for (const std::string& path : {pipe, link, folder}) {
+    const absl::Status status = WriteFileAtomically(path, "x");
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_TRUE(CheckReplaceable(folder_ + "/none").ok());
+  // The file that a link leads to is not what is replaced, but may be.
+  ASSERT_TRUE(WriteFileAtomically(folder_ + "/file", "x").ok());
+  EXPECT_TRUE(CheckReplaceable(folder_ + "/file").ok());
+}
+
 TEST_F(FilesTest, AFolderThatIsNotThereIsNamed) {
   const absl::Status status = WriteFileAtomically(folder_ + "/no/file", "x");
   EXPECT_TRUE(absl::IsNotFound(status));

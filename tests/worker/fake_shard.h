@@ -70,6 +70,7 @@ class FakeShard final : public v1::ParameterServer::Service,
   }
   ~FakeShard() override {
     Hold({});
+    HoldHellos(false);
     Stop();
   }
 
@@ -133,6 +134,8 @@ class FakeShard final : public v1::ParameterServer::Service,
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
   }
+  // While true, a Hello waits for its answer.
+  void HoldHellos(bool hold) { hold_hellos_ = hold; }
   // May be asked by a fault.
   int hellos() const { return hellos_; }
   void set_epochs_done(uint32_t epochs, bool finished) {
@@ -201,8 +204,9 @@ class FakeShard final : public v1::ParameterServer::Service,
   }
 
   // ParameterServer.
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request,
+  grpc::Status Hello(grpc::ServerContext* context, const v1::HelloRequest* request,
                      v1::HelloReply* reply) override {
+    while (hold_hellos_ && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
     absl::MutexLock lock(&mutex_);
     ++hellos_;
     reply->set_shard(options_.shard);
@@ -465,6 +469,7 @@ class FakeShard final : public v1::ParameterServer::Service,
   uint64_t run_id_ ABSL_GUARDED_BY(mutex_) = 77;
   bool forgot_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> hellos_{0};
+  std::atomic<bool> hold_hellos_{false};
   std::vector<v1::ExchangeRequest> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint32_t> held_ ABSL_GUARDED_BY(mutex_);
   Fault fault_ ABSL_GUARDED_BY(mutex_);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -512,6 +513,40 @@ TEST_F(ParameterClientTest, GoesOnWithAServerThatWasRestartedAndHasItsState) {
   }
   EXPECT_GE(servers_[0]->hellos(), 2);
   EXPECT_GE(servers_[1]->hellos(), 2);
+}
+
+// It refuses, and does not say who it is: what others answer is read all the same.
+TEST_F(ParameterClientTest, OneServerThatDoesNotSayHelloHoldsNobodyElseUp) {
+  StartServers();
+  auto client = Connected(Options());
+  servers_[1]->HoldHellos(true);
+  servers_[1]->Restart(78);
+  // Replies of the other server come only when the refusal has been heard, and been asked about.
+  std::set<uint32_t> held;
+  for (const SegmentPlan& segment : plan_.segments()) {
+    if (segment.shard == 0) held.insert(segment.id);
+  }
+  servers_[0]->Hold(held);
+  std::atomic<bool> read{false}, read_before_hello{false};
+  std::thread others([&] {
+    while (servers_[1]->requests().empty()) absl::SleepFor(absl::Milliseconds(5));
+    absl::SleepFor(absl::Milliseconds(300));
+    servers_[0]->Hold({});
+    for (int k = 0; k < 2000 && !read; ++k) absl::SleepFor(absl::Milliseconds(5));
+    read_before_hello = read.load();
+    servers_[1]->HoldHellos(false);
+  });
+  std::vector<float> gradient = Gradient(0);
+  ASSERT_TRUE(client->Push({.ticket = 0, .gradient = gradient.data()}).ok());
+  for (const SegmentPlan& segment : plan_.segments()) {
+    if (segment.shard != 0 || segment.kind == TensorKind::kStatistic) continue;
+    const absl::Status ready = client->WaitFor(segment.begin, segment.elements);
+    EXPECT_TRUE(ready.ok()) << ready;
+  }
+  read = true;
+  others.join();
+  EXPECT_TRUE(read_before_hello);
+  EXPECT_TRUE(client->Finish().ok());
 }
 
 // Without a journal: what it was told since is gone, and so is what was computed from it. The

@@ -163,6 +163,9 @@ absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& so
     v1::RunDescription description = DescribeRun(to.job, to.schema, to.plan, to.train_examples, shard);
     description.set_state_id(incarnation + shard);
     description.set_incarnation(incarnation);
+    description.set_run_id(description.state_id());
+    description.set_common_run_id(incarnation);
+    description.set_imported(true);
     // All later events are in the journal that a server begins here, from file 1 on.
     CheckpointAbout about = {.identity = IdentityOf(description), .incarnation = incarnation, .journal_file = 1};
     if (shard == 0 && reshaped.dealer) about.extra[kLeadStateKey] = lead;

@@ -85,6 +85,12 @@ absl::Status FillRun(const StateDirectory& directory, StoredRun* run) {
 }
 
 absl::Status CheckSameRun(const StateDirectory& first, const StateDirectory& other) {
+  const uint64_t run = first.description.common_run_id(), others = other.description.common_run_id();
+  if (run != 0 && others != 0 && run != others) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        first.folder, " and ", other.folder, " are of two runs of the same job, ", absl::Hex(run, absl::kZeroPad16), " and ",
+        absl::Hex(others, absl::kZeroPad16), " (common_run_id in ", kRunFile, "): give the directories of one run"));
+  }
   StateIdentity theirs = other.identity;
   theirs.shard = first.identity.shard;
   absl::Status same = CheckIdentity(other.folder, first.identity, theirs);

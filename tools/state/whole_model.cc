@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "tools/files.h"
 #include "worker/models/pytorch_weights.h"
 
 namespace foreshard {
@@ -344,6 +345,9 @@ absl::Status ExportModel(const Schema& schema, const ParameterSource& source, La
   if (!replace && std::filesystem::exists(path, error)) {
     return absl::AlreadyExistsError(
         absl::StrCat("--output: ", path, " is there already; give another name, or --replace"));
+  }
+  if (absl::Status may = CheckReplaceable(path); !may.ok()) {
+    return absl::Status(may.code(), absl::StrCat("--output: ", may.message()));
   }
   std::vector<SafetensorsTensor> tensors;
   const std::vector<std::string> counts = CountNames(schema, layout);

@@ -99,7 +99,8 @@ class FileSource final : public ParameterSource {
   mutable std::vector<float> filter_;
 };
 
-// Writes `path` whole or not at all. ALREADY_EXISTS unless `replace`.
+// Writes `path` whole or not at all. ALREADY_EXISTS unless `replace`, which replaces nothing but a file
+// (FAILED_PRECONDITION).
 absl::Status ExportModel(const Schema& schema, const ParameterSource& source, Layout layout,
                          std::map<std::string, std::string> metadata, const std::string& path, bool replace,
                          WorkWatch* watch);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -108,12 +109,28 @@ TEST_F(PosixStorageTest, PathsLeadNowhereElse) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckStoragePath(std::string("a\0b", 3))));
 }
 
+// A pipe has nobody at its other end, ever.
+TEST_F(PosixStorageTest, WhatIsNoFileIsSaidAndNeverWaitedFor) {
+  const auto storage = OpenStorage(folder_).value();
+  ASSERT_EQ(mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
+  ASSERT_TRUE(storage->MakeFolder("folder").ok());
+  for (const std::string name : {"pipe", "folder"}) {
+    for (const absl::Status& status :
+         {storage->ReadAt(name, 0, 10).status(), storage->Read(name).status(), storage->Size(name).status(),
+          storage->SyncFile(name)}) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ + "/" + name));
+    }
+    EXPECT_FALSE(storage->Truncate(name, 0).ok());
+  }
+}
+
 TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
   EXPECT_TRUE(absl::IsNotFound(OpenStorageToRead(folder_).status()));
   {
     const auto storage = OpenStorage(folder_).value();
     const auto second = OpenStorage(folder_);
-    EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
+    EXPECT_TRUE(absl::IsUnavailable(second.status()));
     EXPECT_THAT(std::string(second.status().message()),
                 HasSubstr(folder_ + " is in use by another process"));
     EXPECT_TRUE(OpenStorageToRead(folder_).ok());
@@ -124,7 +141,7 @@ TEST_F(PosixStorageTest, OneProcessOwnsAFolderAndAnybodyReads) {
     ASSERT_TRUE(reader.ok()) << reader.status();
     EXPECT_TRUE(OpenStorageToRead(folder_, Others::kMustNotWrite).ok());
     EXPECT_TRUE(OpenStorageToRead(folder_).ok());
-    EXPECT_TRUE(absl::IsFailedPrecondition(OpenStorage(folder_).status()));
+    EXPECT_TRUE(absl::IsUnavailable(OpenStorage(folder_).status()));
   }
   EXPECT_TRUE(OpenStorage(folder_).ok());
   std::ofstream(folder_ + "/file") << "x";

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "gmock/gmock.h"
+#include "server/shard_server.h"
 #include "tests/tools/state/stored_run.h"
 #include "tools/state/verify.h"
 
@@ -159,6 +160,25 @@ TEST_F(Reshard, AServerGoesOnWithItAndItsJournalFollowsTheCheckpoint) {
   const auto from_start =
       Recover(*moved_.shards[0].storage, shard.identity, machines.get(), {.from_start = true});
   EXPECT_TRUE(absl::IsDataLoss(from_start.status())) << from_start.status();
+}
+
+// One run, which knows that it has lost nothing, also where there will be no journal; and which needs all of
+// its servers' directories.
+TEST_F(Reshard, ServersOfRoundsWithoutAJournalStartOnIt) {
+  const v1::JobSpec job = StoredJob({"update.rule=ssgd", "durability.journal=off", "training.max_workers="});
+  Make(job);
+  const auto moved = Move(2);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  const auto found = Found(2);
+  EXPECT_NE(moved_.shards[0].description.common_run_id(), 0u);
+  EXPECT_EQ(moved_.shards[0].description.common_run_id(), moved_.shards[1].description.common_run_id());
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    EXPECT_TRUE(moved_.shards[shard].description.imported());
+    const auto server = ShardServer::Start(
+        {.job = moved_.job, .shard = shard, .state_directory = absl::StrCat(output_, "/shard-", shard)});
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_EQ((*server)->status().restored().find("lost"), std::string::npos) << (*server)->status().restored();
+  }
 }
 
 TEST_F(Reshard, WhatIsThereStaysAndWhatFailsIsRemoved) {

@@ -38,7 +38,7 @@ TEST_F(StateDirectories, OneThatAServerHasIsRefusedWhereItMustNot) {
   shards_.clear();
   const auto alone = OpenRun({state()}, Shards::kAll, Others::kMustNotWrite);
   ASSERT_TRUE(alone.ok()) << alone.status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(OpenStorage(state() + "/shard-0").status()));
+  EXPECT_TRUE(absl::IsUnavailable(OpenStorage(state() + "/shard-0").status()));
 }
 
 TEST_F(StateDirectories, SaysWhichShardsAreMissing) {
@@ -60,6 +60,27 @@ TEST_F(StateDirectories, RefusesSeveralRuns) {
   EXPECT_THAT(std::string(mixed.status().message()), HasSubstr("not of one run"));
 }
 
+// Of the same job, so that all else is the same.
+TEST_F(StateDirectories, RefusesTwoRunsOfOneJob) {
+  Make(StoredJob());
+  shards_.clear();
+  const auto say = [&](uint32_t shard, uint64_t run) {
+    const auto storage = OpenStorage(absl::StrCat(state(), "/shard-", shard)).value();
+    v1::RunDescription description = *ReadRunDescription(*storage).value();
+    description.set_common_run_id(run);
+    ASSERT_TRUE(WriteRunDescription(storage.get(), description).ok());
+  };
+  say(0, 0xabc);
+  EXPECT_TRUE(OpenRun({state()}, Shards::kAll).ok()) << "of a program that knew no runs";
+  say(1, 0xdef);
+  const auto mixed = OpenRun({state()}, Shards::kAll);
+  EXPECT_TRUE(absl::IsFailedPrecondition(mixed.status()));
+  EXPECT_THAT(std::string(mixed.status().message()),
+              ::testing::AllOf(HasSubstr("two runs of the same job"), HasSubstr("0000000000000def")));
+  say(1, 0xabc);
+  EXPECT_TRUE(OpenRun({state()}, Shards::kAll).ok());
+}
+
 TEST_F(StateDirectories, SaysWhatIsNoState) {
   EXPECT_TRUE(absl::IsNotFound(OpenRun({folder_ + "/none"}, Shards::kAny).status()));
   std::filesystem::create_directories(folder_ + "/empty");
@@ -72,6 +93,16 @@ TEST_F(StateDirectories, ADamagedDescriptionIsNamed) {
   Make(StoredJob());
   const std::string path = state() + "/shard-0/run.textproto";
   std::string text = ReadFile(path).value();
+  {
+    // A bit that leaves it readable.
+    std::string flipped = text;
+    flipped[flipped.find("momentum: 0.9") + 12] ^= 1;
+    std::ofstream(path) << flipped;
+    const auto found = OpenRun({state() + "/shard-0"}, Shards::kAny);
+    EXPECT_TRUE(absl::IsDataLoss(found.status())) << found.status();
+    EXPECT_THAT(std::string(found.status().message()), HasSubstr("checksum"));
+  }
+  text = text.substr(text.find('\n') + 1);  // as a program has written it that knew no checksum
   const size_t at = text.find("segment_elements: 1000");
   ASSERT_NE(at, std::string::npos);
   text.replace(at, 22, "segment_elements: 2000");

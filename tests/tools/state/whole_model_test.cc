@@ -1,7 +1,10 @@
 #include "tools/state/whole_model.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
@@ -166,6 +169,20 @@ TEST_F(WholeModel, FilesOfAnotherModelAreRefusedByTensor) {
   tensors = run.schema.tensors();
   tensors.pop_back();
   EXPECT_THAT(refusal(tensors), HasSubstr("bn.running_mean is none of the model's"));
+}
+
+TEST_F(WholeModel, AnExportReplacesNothingButFiles) {
+  Make(StoredJob());
+  const auto machines = ReplayRun(Open(), &watch_);
+  const auto source = MachinesSource::Open(*machines);
+  ASSERT_EQ(mkfifo(file_.c_str(), 0600), 0);
+  const absl::Status refused = ExportModel(run_.schema, **source, Layout::kCanonical, {}, file_, true, &watch_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--output: " + file_));
+  EXPECT_TRUE(fs::is_fifo(file_));
+  fs::remove(file_);
+  std::ofstream(file_) << "a file";
+  EXPECT_TRUE(ExportModel(run_.schema, **source, Layout::kCanonical, {}, file_, true, &watch_).ok());
 }
 
 TEST_F(WholeModel, NothingIsLeftOfAnExportThatWasInterrupted) {
