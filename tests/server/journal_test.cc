@@ -544,9 +544,15 @@ TEST(Journal, OtherFilesAreNobodysBusiness) {
        {"journal.1", "journal.00000000001", "journal.000000000x", "journal.0000000005.part", "notes"}) {
     storage.Put(name, "x");
   }
+  {
+    const auto journal = Journal::Open(&storage, TestJournalOptions(JournalMode::kBuffered)).value();
+    EXPECT_EQ(FileNames(storage), "1");
+  }
+  // But for what has the name of a file of the journal, and is none.
   ASSERT_TRUE(storage.MakeFolder("journal.0000000007").ok());
-  const auto journal = Journal::Open(&storage, TestJournalOptions(JournalMode::kBuffered)).value();
-  EXPECT_EQ(FileNames(storage), "1");
+  const absl::Status folder = Journal::Open(&storage, TestJournalOptions(JournalMode::kBuffered, 2)).status();
+  EXPECT_EQ(folder.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(folder.message()), HasSubstr("journal.0000000007 is a folder"));
 }
 
 // A process that is killed, really, on a disk, really: all that it has acknowledged is there.
