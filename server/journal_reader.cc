@@ -132,7 +132,10 @@ absl::Status JournalReader::BeginFile() {
   const bool finished = std::exchange(closed_, false);
   const uint64_t first = files_[file_].first_number;
   if (first == expected_) return absl::OkStatus();
-  if (first > expected_ && file_ > 0 && !finished) beyond_gap_ = first;
+  // One that could not begin its next file had finished the last; a file that was taken away leaves its
+  // number free.
+  const bool next = file_ > 0 && files_[file_].sequence == files_[file_ - 1].sequence + 1;
+  if (first > expected_ && file_ > 0 && (!finished || next)) beyond_gap_ = first;
   return Damaged(
       0,
       first > expected_

@@ -68,8 +68,8 @@ class JournalReader {
   // the same error.
   absl::StatusOr<std::optional<Event>> Next();
 
-  // Where Next has failed since events are in no file, and the file before them had never been finished: the
-  // number of the first event behind them. A journal that has failed ends so, where its server went
+  // Where Next has failed since events are in no file, and no file is missing or the one before them had never
+  // been finished: the number of the first event behind them. A journal that has failed ends so, where its server went
   // on without it.
   std::optional<uint64_t> beyond_gap() const { return beyond_gap_; }
   // After Next has given none.

@@ -157,17 +157,21 @@ def _flip_journal(fleet, fault, note):
 
 def _middle_of_the_journal(fleet, fault):
     """(path, event) that the next start must read, and that cannot be taken for a torn end."""
-    needed = 0
+    needed = stood_alone = 0
     for folder in reversed(checkpoints.folders_in(fleet.state(fault.target))):
         try:
-            needed = checkpoints.check(folder)["journal_file"]
+            manifest = checkpoints.check(folder)
+            needed = manifest["journal_file"]
+            # One without a journal needs nothing from before it.
+            if needed == 0:
+                stood_alone = max(state["number"] for state in manifest["states"])
             break
         except checkpoints.BadCheckpoint:
             continue
     found = []
     for path in journals.paths_in(fleet.state(fault.target)):
         file = journals.read_file(path)
-        if file is None or file.place < needed:
+        if file is None or file.place < needed or file.first_number <= stood_alone:
             continue
         events = file.events[:-1]
         if file.mode == journals.SYNCED:
