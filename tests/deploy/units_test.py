@@ -46,6 +46,10 @@ class Units(unittest.TestCase):
                 self.assertIn(line, lines, path.name)
             self.assertTrue(any(re.match(r"RestartPreventExitStatus=.*\b2\b", l) for l in lines), path.name)
 
+    def test_a_worker_that_was_told_to_end_has_not_failed(self):
+        for path in UNITS.glob("*.service"):
+            self.assertEqual("SuccessExitStatus=143" in path.read_text().splitlines(), "server" not in path.name, path.name)
+
     def test_their_command_lines_are_the_programs_(self):
         for path in UNITS.glob("*.service"):
             command = re.search(r"^ExecStart=/usr/bin/(\S+) (.*)$", path.read_text(), re.M)

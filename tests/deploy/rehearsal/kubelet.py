@@ -68,6 +68,7 @@ class PodLife:
         self.exit_status = None   # of the container's last end; init containers have none
         self.restarts = 0
         self.liveness_kills = 0
+        self.disrupted = False    # its condition DisruptionTarget
         self.ready = False
         self.ready_at = None
         self.logs = []

@@ -221,14 +221,15 @@ initContainers:
 {{- end }}
 {{- end -}}
 
-{{- /* A bad job, flag or certificate (2) is no better the next time; pods that a node took away
-and starts that a newer one has fenced (4) are no failures. */ -}}
+{{- /* The first rule that fits decides. A bad job, flag or certificate (2) is no better the next time; starts that
+a newer one has fenced (4), and pods that were told to end before the job was complete (143) or that a node took
+away, are no failures. */ -}}
 {{- define "foreshard.failurePolicy" -}}
 rules:
   - action: FailJob
     onExitCodes: {containerName: foreshard, operator: In, values: [2]}
   - action: Ignore
-    onExitCodes: {containerName: foreshard, operator: In, values: [4]}
+    onExitCodes: {containerName: foreshard, operator: In, values: [4, 143]}
   - action: Ignore
     onPodConditions:
       - {type: DisruptionTarget, status: "True"}
