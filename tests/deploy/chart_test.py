@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import custom_schemas
 import fake_api_server
 import found_tools
+import server_bounds
 
 CHART = found_tools.SOURCE / "deploy/helm/foreshard"
 HELM = found_tools.find("helm")
@@ -179,6 +180,14 @@ class Values(unittest.TestCase):
                 self.assertNotEqual(done.returncode, 0, value)
                 self.assertIn(said, done.stderr)
 
+    def test_the_least_grace_period_is_what_a_server_gives_itself(self):
+        for state in (True, False):
+            least = server_bounds.stop_seconds(state) + server_bounds.MARGIN_SECONDS
+            for seconds, taken in ((least, True), (least - 1, False)):
+                done = helm("template", "demo", CHART, values=[f"servers.state.enabled={str(state).lower()}",
+                                                               f"servers.terminationGracePeriodSeconds={seconds}"])
+                self.assertEqual(done.returncode == 0, taken, f"state {state}, {seconds} s: {done.stderr}")
+
     def test_workers_are_counted_as_the_programs_count_slots(self):
         for spec, most in (("training { workers: 3 }", 8), ("training { workers: 10 }", 20), ("training { workers: 10 max_workers: 12 }", 12),
                            ("# max_workers: 99\ntraining { workers : 10\n max_workers: 11 # not 50\n}", 11)):
@@ -295,7 +304,7 @@ BREAK = {
     "ports_exist": lambda o: find(o, "Service")["spec"]["ports"][0].update(targetPort="other"),
     "ports_are_listened_on": lambda o: replace_argument(main_container(o, "server"), "--listen", "--listen=0.0.0.0:50052"),
     "server_probes": lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(port=50051),
-    "time_to_drain": lambda o: pod(o, "server")["spec"].update(terminationGracePeriodSeconds=20),
+    "time_to_drain": lambda o: pod(o, "server")["spec"].update(terminationGracePeriodSeconds=server_bounds.stop_seconds(state=True)),
     "disruption_budget": lambda o: find(o, "PodDisruptionBudget")["spec"].update(maxUnavailable=2),
     "spread": lambda o: pod(o, "server")["spec"].pop("topologySpreadConstraints"),
     "worker_jobs": lambda o: find(o, "Job")["spec"].update(podReplacementPolicy="TerminatingOrFailed"),

@@ -8,6 +8,8 @@ A finding is "rule: object: what is wrong". `known_flags` are those that the rea
 
 import re
 
+import server_bounds
+
 RULES = {}
 
 
@@ -251,10 +253,12 @@ def server_probes(release):
 
 @rule
 def time_to_drain(release):
-    for workload, template in release.pods():
-        least = 45 if component(workload) == "server" else 10
+    for workload, template, container in release.main_containers():
+        least = 10
+        if component(workload) == "server":
+            least = server_bounds.stop_seconds("--state-directory" in flags(container)) + server_bounds.MARGIN_SECONDS
         if template["spec"].get("terminationGracePeriodSeconds", 30) < least:
-            yield workload, f"terminationGracePeriodSeconds below {least}: killed while it drains"
+            yield workload, f"terminationGracePeriodSeconds below {least}: killed while it drains or writes its last checkpoint"
 
 
 @rule

@@ -17,6 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import found_tools
 import real_fleet
+import server_bounds
 
 JOB = """
 name: "on_metal" seed: 1
@@ -63,11 +64,11 @@ class Units(unittest.TestCase):
             for flag in re.findall(r"(?<![\w-])--[a-z-]+", settings.replace("`tools/make-certificates`; --insecure", "")):
                 self.assertIn(flag, have, f"{path.name}'s settings")
 
-    def test_the_grace_period_is_longer_than_the_drain(self):
-        main = (found_tools.SOURCE / "server/main.cc").read_text()
-        bound = int(re.search(r"kShutdownBound\{(\d+)\}", main)[1])
-        stop = int(re.search(r"TimeoutStopSec=(\d+)s", (UNITS / "foreshard-server@.service").read_text())[1])
-        self.assertGreater(stop, bound)
+    def test_the_grace_period_is_longer_than_the_drain_and_the_last_checkpoint(self):
+        unit = (UNITS / "foreshard-server@.service").read_text()
+        stop = int(re.search(r"TimeoutStopSec=(\d+)s", unit)[1])
+        self.assertIn("--state-directory=", unit)
+        self.assertGreaterEqual(stop, server_bounds.stop_seconds(state=True) + server_bounds.MARGIN_SECONDS)
 
 
 class Installed(unittest.TestCase):
