@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -723,7 +724,7 @@ class Silence(unittest.TestCase):
         self.fleet.look_after()
         with open(self.fleet.now("worker-0").daemon.log_path, "w", encoding="utf-8") as file:
             file.write("it has come so far\n")
-        self.fleet.now("worker-0").may_end = {0}
+        self.fleet.now("worker-0").may_end = {0, 128 + signal.SIGTERM}
         with self.assertRaises(fleet.ScheduleFailure):
             self.fleet.look_after()
 
