@@ -44,6 +44,7 @@ absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const std::string&
   if (health->server_ == nullptr) return failed("gRPC makes no server");
   health->listener_->Start(kMostFiles);
   health->address_ = WithPort(address, health->listener_->port());
+  health->server_->GetHealthCheckService()->SetServingStatus(kLivenessService, true);
   health->SetServing(false);
   return health;
 }
@@ -56,7 +57,8 @@ HealthPort::~HealthPort() {
 }
 
 void HealthPort::SetServing(bool serving) {
-  server_->GetHealthCheckService()->SetServingStatus(serving);
+  // Of this service alone: without a name, that of all would be meant.
+  server_->GetHealthCheckService()->SetServingStatus("", serving);
 }
 
 }  // namespace foreshard

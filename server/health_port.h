@@ -4,6 +4,9 @@
 //   auto health = HealthPort::Start("0.0.0.0:8086").value();
 //   health->SetServing(true);
 //   ... health->SetServing(false);   // draining: probes see NOT_SERVING, the port stays
+//
+// Readiness is the service without a name. The service "liveness" serves as long as the port answers at
+// all: a process that stands still does not, though its kernel goes on accepting connections.
 #pragma once
 
 #include <memory>
@@ -18,6 +21,9 @@ class Server;
 namespace foreshard {
 
 class Listener;
+
+// For probes of liveness.
+inline constexpr char kLivenessService[] = "liveness";
 
 // Thread-safe. Ends with its destructor, within a second.
 class HealthPort {

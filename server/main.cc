@@ -27,6 +27,7 @@
 #include "server/arrivals.h"
 #include "server/listener.h"
 #include "server/shard_server.h"
+#include "server/start_interrupt.h"
 
 namespace foreshard {
 namespace {
@@ -184,7 +185,10 @@ int Main(int argc, char** argv) {
         "--record-arrivals: a server with --state-directory has them in its journal; give one of the two"));
   }
 
-  absl::StatusOr<std::unique_ptr<ShardServer>> server = ShardServer::Start(options);
+  absl::StatusOr<std::unique_ptr<ShardServer>> server = [&] {
+    const StartInterrupt interrupt;
+    return ShardServer::Start(options);
+  }();
   if (!server.ok()) return Report(server.status());
   const std::string address =
       advertise.empty() ? ReachableAddress((*server)->address()) : advertise;

@@ -328,7 +328,8 @@ class Launcher {
 
   void WorkerEnded(const ChildExit& exit) {
     const size_t left = fleet_.Running(Role::kWorker);
-    if (exit.exit.ok()) {
+    const bool told_to = exit.exit.signal == 0 && exit.exit.status == kExitTerminated;
+    if (exit.exit.ok() || told_to) {
       if (left == 0) last_worker_ended_ = absl::Now();
       return;
     }

@@ -86,8 +86,9 @@ class Signals {
   }
 
   const std::atomic<bool>* stop() const { return &stop_; }
-  // What the process ends with when it was asked to stop.
-  int exit_code() const { return first_.load() == SIGTERM ? kExitDone : kExitInterrupted; }
+  // What the process ends with when it was asked to stop before the job was complete. Not with 0: a Job
+  // of Kubernetes would take the pod that it moves elsewhere for one that has done its share.
+  int exit_code() const { return first_.load() == SIGTERM ? kExitTerminated : kExitInterrupted; }
   bool stopped() const { return stop_.load(); }
 
  private:
@@ -404,7 +405,7 @@ int Main(int argc, char** argv) {
                  "The same as --set data.directory=...");
   app.footer(
       "Exit status: 0 done, 1 failed, 2 bad configuration, 3 device lost, 4 fenced by a newer "
-      "start of this worker, 130 interrupted.");
+      "start of this worker, 130 interrupted, 143 ended by SIGTERM before the job was complete.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

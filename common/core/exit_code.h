@@ -12,6 +12,8 @@ enum ExitCode : int {
   kExitDeviceLost = 3,
   kExitFenced = 4,
   kExitInterrupted = 130,
+  // 128 + SIGTERM: not done, so that whoever ended it starts it again.
+  kExitTerminated = 143,
 };
 
 // 0 for OK; 2 for INVALID_ARGUMENT, FAILED_PRECONDITION, NOT_FOUND and UNAUTHENTICATED (what

@@ -85,8 +85,6 @@ std::string Look(const PemFiles& files) {
 }  // namespace
 
 absl::StatusOr<const PemWatcher*> PemWatcher::Start(const PemFiles& files, TlsSide side) {
-  // What is wrong at the start is said of the files themselves.
-  if (const auto checked = CheckPemFiles(files, side); !checked.ok()) return checked.status();
   std::unique_ptr<PemWatcher> watcher(new PemWatcher(files, side));
   watcher->last_look_ = Look(files);
   if (absl::Status taken = watcher->Take(); !taken.ok()) return taken;

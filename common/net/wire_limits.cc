@@ -1,32 +1,19 @@
 #include "common/net/wire_limits.h"
 
-#include <cstdint>
-
 #include "absl/strings/str_cat.h"
+#include "utf8proc.h"
 
 namespace foreshard {
 namespace {
 
 // Bytes of the character at the front that may be printed; 0: there is none.
-// Well-formed sequences: the Unicode Standard, table 3-7.
 size_t PrintableBytes(absl::string_view text) {
-  const auto byte = [&](size_t at) { return at < text.size() ? static_cast<uint8_t>(text[at]) : uint8_t{0}; };
-  const auto follows = [&](size_t at) { return (byte(at) & 0xc0) == 0x80; };
-  const uint8_t first = byte(0), second = byte(1);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
-  if (first >= 0xc2 && first <= 0xdf) {
-    // U+0080 to U+009f are controls.
-    return follows(1) && (first != 0xc2 || second >= 0xa0) ? 2 : 0;
-  }
-  if (first >= 0xe0 && first <= 0xef) {
-    const bool fits = (first != 0xe0 || second >= 0xa0) && (first != 0xed || second <= 0x9f);
-    return follows(1) && follows(2) && fits ? 3 : 0;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    const bool fits = (first != 0xf0 || second >= 0x90) && (first != 0xf4 || second <= 0x8f);
-    return follows(1) && follows(2) && follows(3) && fits ? 4 : 0;
-  }
-  return 0;
+  utf8proc_int32_t character = -1;
+  const utf8proc_ssize_t bytes =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                       static_cast<utf8proc_ssize_t>(text.size()), &character);
+  if (bytes <= 0 || utf8proc_category(character) == UTF8PROC_CATEGORY_CC) return 0;
+  return static_cast<size_t>(bytes);
 }
 
 absl::Status CheckBytes(absl::string_view field, size_t bytes, size_t most_bytes) {

@@ -4,20 +4,13 @@
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/row_sums.h"
 #include "kernels/cuda/text.h"
+#include "kernels/cuda/warp_reductions.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
 
 constexpr uint32_t kNormWarps = 4;
 constexpr uint32_t kNormThreads = kNormWarps * kWarpSize;
-
-__device__ __forceinline__ float SumOfLanes(float value) {
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    value = value + __shfl_xor_sync(kAllLanes, value, other);
-  }
-  return value;
-}
 
 template <typename T>
 __global__ void __launch_bounds__(kNormThreads)

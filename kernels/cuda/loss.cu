@@ -2,20 +2,12 @@
 // rows, in an order that is always the same.
 #include "kernels/cuda/activations.h"
 #include "kernels/cuda/stored.h"
+#include "kernels/cuda/warp_reductions.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
 
 constexpr uint32_t kLossWarps = 4;
-
-// Of all lanes, given to all lanes, in a fixed order.
-__device__ __forceinline__ double SumOfLanes(double value) {
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    value = value + __shfl_xor_sync(kAllLanes, value, other);
-  }
-  return value;
-}
 
 template <typename T>
 __global__ void __launch_bounds__(kLossWarps * kWarpSize)
@@ -28,41 +20,28 @@ __global__ void __launch_bounds__(kLossWarps * kWarpSize)
   const Pointer<const float> from = logits + uint64_t{row} * classes;
   const uint32_t lane = LaneOfThread();
   // The largest logit and the first that has it; where one is no number, the first of all.
-  float largest = from[0];
-  uint32_t best = 0;
+  Best best = {from[0], 0};
   for (uint32_t c = lane; c < classes; c += kWarpSize) {
     const float value = from[c];
-    if (value > largest) {
-      largest = value;
-      best = c;
-    }
+    if (value > best.value) best = {value, c};
   }
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    const float theirs = __shfl_xor_sync(kAllLanes, largest, other);
-    const uint32_t their_best = __shfl_xor_sync(kAllLanes, best, other);
-    if (theirs > largest || (theirs == largest && their_best < best)) {
-      largest = theirs;
-      best = their_best;
-    }
-  }
+  best = BestOfLanes(best);
+  const double largest = static_cast<double>(best.value);
   double sum = 0;
   for (uint32_t c = lane; c < classes; c += kWarpSize) {
-    sum = sum + exp(static_cast<double>(static_cast<float>(from[c])) - static_cast<double>(largest));
+    sum = sum + exp(static_cast<double>(static_cast<float>(from[c])) - largest);
   }
   sum = SumOfLanes(sum);
   const uint32_t label = static_cast<uint32_t>(static_cast<int32_t>(labels[row]));
   if (lane == 0) {
-    row_loss[row] = log(sum) - (static_cast<double>(static_cast<float>(from[label])) -
-                                static_cast<double>(largest));
-    row_correct[row] = best == label ? 1 : 0;
+    row_loss[row] = log(sum) - (static_cast<double>(static_cast<float>(from[label])) - largest);
+    row_correct[row] = best.at == label ? 1 : 0;
   }
   if (!has_gradient) return;
   const StepScalars step = *scalars;
   const Pointer<T> to = gradient + uint64_t{row} * classes;
   for (uint32_t c = lane; c < classes; c += kWarpSize) {
-    const double value =
-        exp(static_cast<double>(static_cast<float>(from[c])) - static_cast<double>(largest)) / sum;
+    const double value = exp(static_cast<double>(static_cast<float>(from[c])) - largest) / sum;
     const double difference = c == label ? value - 1 : value;
     to[c] = Stored<T>::Of(static_cast<float>(static_cast<double>(step.scale) * difference));
   }

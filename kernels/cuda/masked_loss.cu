@@ -3,6 +3,7 @@
 // without a target costs no more than zeroing its gradient.
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/text.h"
+#include "kernels/cuda/warp_reductions.h"
 
 namespace FORESHARD_CUDA_NAMESPACE {
 namespace {
@@ -34,48 +35,30 @@ __global__ void __launch_bounds__(kThreads)
   }
   // Threads beyond the classes begin with the first logit, and add nothing.
   const bool mine = threadIdx.x < classes;
-  float largest = logits[begin + (mine ? threadIdx.x : 0)];
-  uint32_t best = mine ? threadIdx.x : 0;
+  Best best = {logits[begin + (mine ? threadIdx.x : 0)], mine ? threadIdx.x : 0};
   float sum = mine ? 1.0f : 0.0f;
 #pragma unroll 4
   for (uint32_t c = threadIdx.x + kThreads; c < classes; c += kThreads) {
     const float value = logits[begin + c];
-    if (value > largest) {
-      sum = sum * expf(largest - value) + 1.0f;
-      largest = value;
-      best = c;
+    if (value > best.value) {
+      sum = sum * expf(best.value - value) + 1.0f;
+      best = {value, c};
     } else {
-      sum = sum + expf(value - largest);
+      sum = sum + expf(value - best.value);
     }
   }
-  const float own_largest = largest;
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    const float theirs = __shfl_xor_sync(kAllLanes, largest, other);
-    const uint32_t their_best = __shfl_xor_sync(kAllLanes, best, other);
-    if (theirs > largest || (theirs == largest && their_best < best)) {
-      largest = theirs;
-      best = their_best;
-    }
-  }
+  const float own_largest = best.value;
+  best = BestOfLanes(best);
   if (LaneOfThread() == 0) {
-    warp_largest[WarpOfThread()] = largest;
-    warp_best[WarpOfThread()] = best;
+    warp_largest[WarpOfThread()] = best.value;
+    warp_best[WarpOfThread()] = best.at;
   }
   __syncthreads();
   for (uint32_t warp = 0; warp < kWarps; ++warp) {
-    const float theirs = warp_largest[warp];
-    const uint32_t their_best = warp_best[warp];
-    if (theirs > largest || (theirs == largest && their_best < best)) {
-      largest = theirs;
-      best = their_best;
-    }
+    best.Join(warp_largest[warp], warp_best[warp]);
   }
-  double total = static_cast<double>(sum * expf(own_largest - largest));
-#pragma unroll
-  for (uint32_t other = kWarpSize / 2; other > 0; other /= 2) {
-    total = total + __shfl_xor_sync(kAllLanes, total, other);
-  }
+  const float largest = best.value;
+  double total = SumOfLanes(static_cast<double>(sum * expf(own_largest - largest)));
   if (LaneOfThread() == 0) warp_sum[WarpOfThread()] = total;
   // Read before the gradient may take its place.
   const float logit = logits[begin + static_cast<uint32_t>(target)];
@@ -86,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (threadIdx.x == 0) {
     row_loss[row] = log(total) - (static_cast<double>(logit) - static_cast<double>(largest));
-    row_correct[row] = best == static_cast<uint32_t>(target) ? 1 : 0;
+    row_correct[row] = best.at == static_cast<uint32_t>(target) ? 1 : 0;
   }
   if (!has_gradient) return;
   const StepScalars step = *scalars;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/core/exit_code.h"
 #include "common/net/admin_client.h"
 #include "gmock/gmock.h"
 #include "tests/end_to_end/job_folder.h"
@@ -265,7 +266,9 @@ TEST_F(DaemonsTest, ASigtermedWorkerLeavesAndOthersGoOn) {
   fleet->Find("worker-0")->process->Signal(SIGTERM);
   const std::optional<ProcessExit> exit = fleet->Find("worker-0")->process->Wait(kPatience);
   ASSERT_TRUE(exit.has_value());
-  EXPECT_TRUE(exit->ok()) << exit->Describe();
+  // Not 0: its job is not complete.
+  EXPECT_EQ(exit->signal, 0) << exit->Describe();
+  EXPECT_EQ(exit->status, kExitTerminated) << exit->Describe();
   EXPECT_TRUE(WaitUntil([&] { return training() == 1; }));
   const uint64_t before = Completed(*fleet);
   EXPECT_TRUE(WaitUntil([&] { return Completed(*fleet) > before + 5; }));

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/core/exit_code.h"
 #include "gmock/gmock.h"
 #include "tests/end_to_end/in_process_job.h"
 #include "tests/end_to_end/job_folder.h"
@@ -107,7 +108,7 @@ TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
   fleet->Find("worker-0")->process->Signal(SIGTERM);
   const std::optional<ProcessExit> exit = fleet->Find("worker-0")->process->Wait(kPatience);
   ASSERT_TRUE(exit.has_value()) << LogOf(*fleet, "worker-0");
-  EXPECT_TRUE(exit->ok()) << exit->Describe() << LogOf(*fleet, "worker-0");
+  EXPECT_EQ(exit->status, kExitTerminated) << exit->Describe() << LogOf(*fleet, "worker-0");
   ExpectFinished(*fleet);
 }
 

@@ -20,14 +20,16 @@ namespace foreshard {
 namespace {
 
 // The bytes of grpc.health.v1.HealthCheckResponse: field 1, a varint (1: SERVING, 2: NOT_SERVING).
-std::string Check(const std::string& address) {
+// `service` is shorter than 128 bytes.
+std::string Check(const std::string& address, const std::string& service = "") {
   auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
                                          grpc::internal::RpcMethod::NORMAL_RPC);
-  const grpc::Slice whole;  // the empty service: the server as a whole
-  const grpc::ByteBuffer request(&whole, 1);
+  // HealthCheckRequest: field 1, a string; left out, it is the server as a whole.
+  const grpc::Slice bytes(service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service);
+  const grpc::ByteBuffer request(&bytes, 1);
   grpc::ByteBuffer reply;
   const grpc::Status status = grpc::internal::BlockingUnaryCall<
       grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer>(
@@ -45,8 +47,11 @@ TEST(HealthPortTest, AnswersProbesBesideAServerAndSaysWhenItDrains) {
   auto server = ShardServer::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ(Check((*server)->health_address()), std::string("\x08\x01"));
+  EXPECT_EQ(Check((*server)->health_address(), kLivenessService), std::string("\x08\x01"));
   (*server)->Shutdown().IgnoreError();
   EXPECT_EQ(Check((*server)->health_address()), std::string("\x08\x02"));
+  // It is not to be killed for that.
+  EXPECT_EQ(Check((*server)->health_address(), kLivenessService), std::string("\x08\x01"));
 }
 
 TEST(HealthPortTest, RefusesWhatIsNoAddressAndAPortThatIsTaken) {

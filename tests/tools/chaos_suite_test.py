@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -656,14 +657,24 @@ class Arguments(unittest.TestCase):
 
     def test_a_schedules_command_gives_it_again(self):
         given = self.parse("--rules", "ssgd,apmsqueeze", "--faults", "server-kill,torn-tail",
-                           "--seconds", "3.5", "--schedules", "9")
+                           "--seconds", "3.5", "--lease", "7.5", "--schedules", "9")
         made = schedule.generate(8, given.variants, given.faults, given.training_seconds)
         words = given.command(made).split()
         self.assertEqual(words.pop(0), "tools/chaos")
         again = arguments.parse(words)
-        self.assertEqual((again.seed, again.schedules), (8, 1))
+        self.assertEqual((again.seed, again.schedules, again.lease_seconds), (8, 1, 7.5))
         self.assertEqual(schedule.generate(again.seed, again.variants, again.faults,
                                            again.training_seconds), made)
+
+    def test_the_lease_goes_into_the_job(self):
+        with open(jobs.quadratic(self.folder, jobs.VARIANTS[0], 1.0, 7.5).path, encoding="ascii") as file:
+            self.assertIn("lease_seconds: 7.5", file.read())
+        path = os.path.join(self.folder, "given.textproto")
+        with open(path, "w", encoding="ascii"):
+            pass
+        for line, seconds in (([], 4), (["--lease", "7.5"], 7.5)):
+            settings = self.parse("--job", path, *line).given_job().settings
+            self.assertIn(f"timeouts.lease_seconds={seconds:g}", settings)
 
     def test_a_given_job_is_looked_at(self):
         path = os.path.join(self.folder, "job.textproto")
@@ -713,7 +724,7 @@ class Silence(unittest.TestCase):
         self.fleet.look_after()
         with open(self.fleet.now("worker-0").daemon.log_path, "w", encoding="utf-8") as file:
             file.write("it has come so far\n")
-        self.fleet.now("worker-0").may_end = {0}
+        self.fleet.now("worker-0").may_end = {0, 128 + signal.SIGTERM}
         with self.assertRaises(fleet.ScheduleFailure):
             self.fleet.look_after()
 

@@ -41,6 +41,7 @@ class Settings:
     variants: list
     faults: list
     training_seconds: float  # None: of a given job, as long as it takes undisturbed
+    lease_seconds: float
     job: str
     overrides: list
     servers: int
@@ -52,7 +53,7 @@ class Settings:
     def command(self, schedule):
         """What runs exactly that schedule again."""
         words = ["tools/chaos", f"--seed={schedule.seed}", "--schedules=1",
-                 f"--seconds={schedule.training_seconds!r}"]
+                 f"--seconds={schedule.training_seconds!r}", f"--lease={self.lease_seconds:g}"]
         if self.job:
             words += [f"--job={self.job}", f"--servers={self.servers}", f"--workers={self.workers}"]
             words += [f"--set={override}" for override in self.overrides]
@@ -70,14 +71,10 @@ class Settings:
             "job", self.job,
             [*self.overrides, f"servers.shards={self.servers}",
              f"training.workers={self.workers}", "training.max_workers=16",
-             f"timeouts.lease_seconds={GIVEN_LEASE_SECONDS:g}",
+             f"timeouts.lease_seconds={self.lease_seconds:g}",
              f"timeouts.connect_seconds={jobs.CONNECT_SECONDS}"],
             self.servers, self.workers, synchronous is not None, evaluates=True,
             bounded=re.search(r"staleness_bound|ramp_epochs|local_steps|easgd|eamsgd", text) is not None)
-
-
-# Steps of a given job may take longer than the quadratic's.
-GIVEN_LEASE_SECONDS = 4.0
 
 
 def _names(known, what):
@@ -109,6 +106,10 @@ def parse(arguments):
     parser.add_argument("--seconds", type=number(0.5, 3600), metavar="X",
                         help="how long training is taken to last, were nothing to happen [6; with "
                              "--job what it takes]")
+    parser.add_argument("--lease", type=number(0.5, 3600), metavar="X",
+                        help="seconds after which a silent worker's place is another's "
+                             f"[{jobs.LEASE_SECONDS:g}; with --job {jobs.GIVEN_LEASE_SECONDS:g}]; "
+                             "faults last as long as if it were that")
     parser.add_argument("--job", metavar="FILE",
                         help="train this job instead, with an evaluator, and compare accuracies")
     parser.add_argument("--set", dest="overrides", metavar="FIELD=VALUE", action="append",
@@ -136,6 +137,7 @@ def parse(arguments):
     return Settings(
         minutes=minutes, seed=given.seed, schedules=given.schedules, variants=given.rules,
         faults=given.faults, training_seconds=given.seconds or (None if given.job else 6.0),
+        lease_seconds=given.lease or (jobs.GIVEN_LEASE_SECONDS if given.job else jobs.LEASE_SECONDS),
         job=os.path.abspath(given.job) if given.job else None, overrides=given.overrides,
         servers=given.servers, workers=given.workers, results=os.path.abspath(given.results),
         programs=os.path.abspath(given.programs), keep=given.keep)

@@ -231,12 +231,15 @@ class Fleet:
                 silence.ended = time.monotonic()
 
     def ask_to_end(self, name):
-        """SIGTERM; it must end with 0, but for a worker that has not come as far as to expect it."""
+        """SIGTERM; a server must end with 0, a worker with 143 where its job is not complete, or by the
+        signal where it has not come as far as to expect it."""
         if not self.running(name):
             return False
         self.now(name).may_end = {0}
-        if name not in self.servers and not self.log_text(name):
-            self.now(name).may_end.add(-signal.SIGTERM)
+        if name not in self.servers:
+            self.now(name).may_end.add(128 + signal.SIGTERM)
+            if not self.log_text(name):
+                self.now(name).may_end.add(-signal.SIGTERM)
         self._signal(name, signal.SIGTERM)
         self._away(name)
         return True

@@ -15,6 +15,8 @@ _BATCH = 4
 _EPOCHS = 3
 STEP_SECONDS = 0.02
 LEASE_SECONDS = 1.5
+# Steps of a given job may take longer than the quadratic's.
+GIVEN_LEASE_SECONDS = 4.0
 CONNECT_SECONDS = 40
 
 
@@ -92,8 +94,9 @@ class Job:
         return [f"--set={setting}" for setting in self.settings]
 
 
-def quadratic(folder, of, seconds):
-    """The job of a variant that takes about so long undisturbed, written to a folder."""
+def quadratic(folder, of, seconds, lease=LEASE_SECONDS):
+    """The job of a variant that takes about so long undisturbed, written to a folder; its workers
+    keep their places for `lease` seconds without a word."""
     os.makedirs(folder, exist_ok=True)
     per_epoch = max(WORKERS, round(seconds / STEP_SECONDS / _EPOCHS) * WORKERS)
     path = os.path.join(folder, "job.textproto")
@@ -101,7 +104,7 @@ def quadratic(folder, of, seconds):
         file.write(_TEXT.format(
             elements=ELEMENTS, examples=per_epoch * _BATCH, epochs=_EPOCHS, batch=_BATCH,
             workers=WORKERS, slots=_SLOTS, shards=SHARDS, segment=_SEGMENT_ELEMENTS,
-            lease=LEASE_SECONDS, connect=CONNECT_SECONDS))
+            lease=lease, connect=CONNECT_SECONDS))
     pace = os.path.join(folder, "pace.csv")
     with open(pace, "w", encoding="ascii") as file:
         file.write("worker,step,seconds\n")

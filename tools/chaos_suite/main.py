@@ -65,7 +65,7 @@ class Chaos:
             training = settings.training_seconds or round(reference.figures["training_seconds"], 1)
             schedule = schedules.generate(
                 seed, ["job"], settings.faults, training, settings.servers, settings.workers,
-                arguments.GIVEN_LEASE_SECONDS)
+                jobs.GIVEN_LEASE_SECONDS)
             job = settings.given_job()
         else:
             schedule = schedules.generate(seed, settings.variants, settings.faults,
@@ -80,7 +80,7 @@ class Chaos:
 
     def _quadratic(self, name):
         return jobs.quadratic(os.path.join(self._folder, "jobs", name), jobs.variant(name),
-                              self._settings.training_seconds)
+                              self._settings.training_seconds, self._settings.lease_seconds)
 
     def _reference(self, schedule, able):
         if schedule.variant not in self._references:
