@@ -42,7 +42,7 @@ class Probe:
         try:
             if "grpc" in self._spec:
                 with connect(self._spec["grpc"]["port"], timeout) as connection:
-                    return grpc_health.serving(connection)
+                    return grpc_health.serving(connection, self._spec["grpc"].get("service", ""))
             with connect(self._spec["tcpSocket"]["port"], timeout):
                 return True
         except OSError:
