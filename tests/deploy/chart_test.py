@@ -55,7 +55,9 @@ MATRIX = {
     "a given job": ["job.existingConfigMap=job", "job.set={training.epochs=3,update.rule=dana_zero}"],
     "a digest": ["image.digest=sha256:" + "a" * 64, "image.pullSecrets={registry}"],
     "no workers": ["workers.enabled=false"],
+    "more egress": ["networkPolicy.workerEgress[0].ports[0].port=443", "networkPolicy.workerEgress[0].ports[0].protocol=TCP"],
 }
+MORE_EGRESS = {"more egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}]}
 GIVEN = {"servers", "workers", "token", "job"}
 
 REFUSED = {
@@ -130,7 +132,7 @@ class Matrix(unittest.TestCase):
     def test_every_object_keeps_every_rule(self):
         for title, values in MATRIX.items():
             with self.subTest(title):
-                self.assertEqual(lint_chart.lint(render(values), FLAGS, GIVEN), [])
+                self.assertEqual(lint_chart.lint(render(values), FLAGS, GIVEN, more_egress=MORE_EGRESS.get(title, ())), [])
 
     def test_every_object_is_what_kubernetes_takes(self):
         folder = found_tools.schemas()
@@ -279,6 +281,10 @@ def find(objects, kind, ending=""):
     return next(o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(ending))
 
 
+def job(objects, component):
+    return next(o for o in objects if o["kind"] == "Job" and lint_chart.component(o) == component)["spec"]
+
+
 def replace_argument(container, flag, new):
     container["args"] = [a for a in container["args"] if a.partition("=")[0] != flag] + ([new] if new else [])
 
@@ -301,15 +307,59 @@ BREAK = {
     "replicas_are_shards": lambda o: find(o, "StatefulSet")["spec"].update(replicas=3),
     "headless_service": lambda o: find(o, "Service")["spec"].update(publishNotReadyAddresses=False),
     "servers_names_resolve": lambda o: find(o, "StatefulSet")["spec"].update(serviceName="other"),
-    "ports_exist": lambda o: find(o, "Service")["spec"]["ports"][0].update(targetPort="other"),
-    "ports_are_listened_on": lambda o: replace_argument(main_container(o, "server"), "--listen", "--listen=0.0.0.0:50052"),
-    "server_probes": lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(port=50051),
+    "ports_exist": [
+        lambda o: find(o, "Service")["spec"]["ports"][0].update(targetPort="other"),
+        lambda o: find(o, "PodMonitor")["spec"]["podMetricsEndpoints"][0].update(port="other"),
+        lambda o: find(o, "PodMonitor")["spec"]["selector"]["matchLabels"].update({"app.kubernetes.io/component": "server"})],
+    "ports_are_listened_on": [
+        lambda o: replace_argument(main_container(o, "server"), "--listen", "--listen=0.0.0.0:50052"),
+        lambda o: replace_argument(main_container(o, "server"), "--health-listen", "--health-listen=127.0.0.1:8086"),
+        lambda o: replace_argument(main_container(o, "worker"), "--metrics-listen", "--metrics-listen=localhost:9090")],
+    "server_probes": [
+        lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(port=50051),
+        lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(service="liveness"),
+        lambda o: main_container(o, "server")["livenessProbe"]["grpc"].pop("service"),
+        lambda o: main_container(o, "server").update(livenessProbe={"tcpSocket": {"port": 8086}})],
+    "probes_have_bounds": [
+        lambda o: main_container(o, "server")["startupProbe"].update(failureThreshold=1),
+        lambda o: main_container(o, "server")["readinessProbe"].update(failureThreshold=10),
+        lambda o: main_container(o, "server")["livenessProbe"].update(failureThreshold=1),
+        lambda o: main_container(o, "server")["livenessProbe"].update(failureThreshold=100),
+        lambda o: main_container(o, "server")["livenessProbe"].pop("timeoutSeconds"),
+        lambda o: main_container(o, "server")["readinessProbe"].update(timeoutSeconds=6),
+        lambda o: main_container(o, "server")["livenessProbe"].update(initialDelaySeconds=600)],
     "time_to_drain": lambda o: pod(o, "server")["spec"].update(terminationGracePeriodSeconds=server_bounds.stop_seconds(state=True)),
     "disruption_budget": lambda o: find(o, "PodDisruptionBudget")["spec"].update(maxUnavailable=2),
-    "spread": lambda o: pod(o, "server")["spec"].pop("topologySpreadConstraints"),
-    "worker_jobs": lambda o: find(o, "Job")["spec"].update(podReplacementPolicy="TerminatingOrFailed"),
-    "failure_policy": lambda o: find(o, "Job")["spec"]["podFailurePolicy"]["rules"].pop(0),
+    "spread": [
+        lambda o: pod(o, "server")["spec"].pop("topologySpreadConstraints"),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0].update(labelSelector={"matchLabels": {"app": "other"}}),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"].pop("app.kubernetes.io/instance"),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0].update(maxSkew=5),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0].update(whenUnsatisfiable="DoNotSchedule")],
+    "update_strategy": [
+        lambda o: find(o, "StatefulSet")["spec"].update(updateStrategy={"type": "OnDelete"}),
+        lambda o: find(o, "StatefulSet")["spec"].pop("updateStrategy"),
+        lambda o: find(o, "StatefulSet")["spec"]["updateStrategy"].update(rollingUpdate={"partition": 1})],
+    "worker_jobs": [
+        lambda o: find(o, "Job")["spec"].update(podReplacementPolicy="TerminatingOrFailed"),
+        lambda o: job(o, "worker").update(backoffLimitPerIndex=0),
+        lambda o: job(o, "worker").update(maxFailedIndexes=0),
+        lambda o: job(o, "worker").update(maxFailedIndexes=1),
+        lambda o: job(o, "worker").pop("maxFailedIndexes"),
+        lambda o: job(o, "evaluator").update(backoffLimit=0)],
+    "failure_policy": [
+        lambda o: find(o, "Job")["spec"]["podFailurePolicy"]["rules"].pop(0),
+        lambda o: job(o, "worker")["podFailurePolicy"]["rules"].reverse(),
+        lambda o: job(o, "worker")["podFailurePolicy"]["rules"][0]["onExitCodes"].update(operator="NotIn"),
+        lambda o: job(o, "worker")["podFailurePolicy"]["rules"][1]["onExitCodes"].update(values=[4]),
+        lambda o: job(o, "evaluator")["podFailurePolicy"]["rules"][1]["onExitCodes"].update(values=[4, 143, 137]),
+        lambda o: job(o, "evaluator")["podFailurePolicy"]["rules"][2]["onPodConditions"][0].update(status="False"),
+        lambda o: job(o, "evaluator")["podFailurePolicy"]["rules"][2].update(action="Count")],
     "worker_slot": lambda o: replace_argument(main_container(o, "worker"), "--slot", "--slot=0"),
+    "roles": [
+        lambda o: replace_argument(main_container(o, "evaluator"), "--role", None),
+        lambda o: replace_argument(main_container(o, "evaluator"), "--role", "--role=worker"),
+        lambda o: main_container(o, "worker")["args"].append("--role=evaluator")],
     "environment_exists": lambda o: main_container(o, "worker").update(env=[]),
     "shared_memory": lambda o: next(v for v in pod(o, "worker")["spec"]["volumes"] if v["name"] == "shm").update(emptyDir={}),
     "gpu_is_used": lambda o: replace_argument(main_container(o, "worker"), "--device", "--device=cuda"),
@@ -319,8 +369,31 @@ BREAK = {
     "secrets_exist": lambda o: o.remove(find(o, "Secret", "-token")),
     "secrets_are_private": lambda o: next(v for v in pod(o, "server")["spec"]["volumes"] if "secret" in v)["secret"].update(defaultMode=0o444),
     "trust": lambda o: replace_argument(main_container(o, "worker"), "--tls-ca", None),
-    "network_policies": lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].pop(0),
-    "state_is_kept": lambda o: find(o, "StatefulSet")["spec"].pop("volumeClaimTemplates"),
+    "network_policies": [
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].pop(0),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].append({}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0].pop("from"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0]["from"].append({"podSelector": {}}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0]["from"][2]["podSelector"].pop("matchLabels"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0].pop("ports"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][1].pop("ports"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][1]["from"][0].update(namespaceSelector={}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["egress"].append({}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["policyTypes"].remove("Egress"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"].update(podSelector={}),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"].append({}),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"][0]["ports"][0].update(port=1),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"][1]["ports"].pop(),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"][1]["ports"][0].update(protocol="TCP"),
+        lambda o: find(o, "NetworkPolicy", "-evaluator")["spec"]["ingress"].insert(0, {"from": [{"podSelector": {}}]}),
+        lambda o: o.remove(find(o, "NetworkPolicy", "-evaluator"))],
+    "state_is_kept": [
+        lambda o: find(o, "StatefulSet")["spec"].pop("volumeClaimTemplates"),
+        lambda o: replace_argument(main_container(o, "server"), "--state-directory", "--state-directory=/tmp/state"),
+        lambda o: next(m for m in main_container(o, "server")["volumeMounts"] if m["name"] == "state").update(name="scratch"),
+        lambda o: find(o, "StatefulSet")["spec"].pop("persistentVolumeClaimRetentionPolicy"),
+        lambda o: find(o, "StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"].update(whenScaled="Delete"),
+        lambda o: find(o, "StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"].update(whenDeleted="Delete")],
     "configuration_checksum": lambda o: pod(o, "server")["metadata"].pop("annotations"),
     "known_flags": lambda o: main_container(o, "server")["args"].append("--fast"),
 }
@@ -329,12 +402,13 @@ BREAK = {
 class Rules(unittest.TestCase):
     def test_each_rule_finds_what_it_is_for(self):
         self.assertEqual(set(BREAK), set(lint_chart.RULES), "a rule without its fixture")
-        whole = render()
-        for title, damage in BREAK.items():
-            with self.subTest(title):
-                objects = copy.deepcopy(whole)
-                damage(objects)
-                self.assertNotEqual(lint_chart.lint(objects, FLAGS, only={title}), [], f"{title} found nothing")
+        whole = render(MATRIX["monitored"])
+        for title, damages in BREAK.items():
+            for number, damage in enumerate(damages if isinstance(damages, list) else [damages]):
+                with self.subTest(f"{title}, {number}"):
+                    objects = copy.deepcopy(whole)
+                    damage(objects)
+                    self.assertNotEqual(lint_chart.lint(objects, FLAGS, only={title}), [], f"{title} found nothing")
 
     def test_certificates_must_have_the_names_that_are_called(self):
         objects = render(MATRIX["cert-manager"])
