@@ -6,6 +6,7 @@ pretended; the rehearsal has real ones.
 
 import argparse
 import pathlib
+import socket
 import subprocess
 import sys
 import unittest
@@ -17,7 +18,7 @@ try:
     import yaml
 except ImportError as missing:
     found_tools.skip(f"{missing}: install python3-yaml")
-from rehearsal import controllers
+from rehearsal import controllers, kubelet
 
 HELM = found_tools.find("helm")
 
@@ -124,6 +125,21 @@ class Judgement(unittest.TestCase):
         job = self.job(rules=[{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [5]}}])
         job.running[0].ends(5)
         self.assertRaises(ValueError, job.step, 0)
+
+
+class Probes(unittest.TestCase):
+    def test_a_grpc_probe_asks_for_its_service(self):
+        for spec, message in (({"port": 8086, "service": "liveness"}, b"\x00\x00\x00\x00\x0a\x0a\x08liveness"),
+                              ({"port": 8086}, b"\x00\x00\x00\x00\x00")):
+            for answer, result in ((b"\x08\x01", True), (b"\x08\x02", False)):
+                ours, theirs = socket.socketpair()
+                # DATA that ends stream 1.
+                theirs.sendall(bytes([0, 0, 5 + len(answer), 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, len(answer)]) + answer)
+                with theirs:
+                    probe = kubelet.Probe({"grpc": spec})
+                    probe.step(0, lambda port, timeout: ours)
+                    self.assertEqual(probe.result, result)
+                    self.assertTrue(theirs.recv(4096).endswith(message))
 
 
 if __name__ == "__main__":
