@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
 #include "glog/logging.h"
@@ -80,7 +79,7 @@ Durability::Durability(const DurabilityOptions& options, const v1::JobSpec& job,
       continues_(job.durability().on_failure() == "continue"),
       storage_(std::move(storage)),
       boot_id_(ReadBootId(options.boot_id_file)),
-      attempted_(absl::Now()) {}
+      attempted_(SteadyTime::Now()) {}
 
 Durability::~Durability() {
   if (absl::Status finished = Finish(); !finished.ok()) LOG(ERROR) << finished;
@@ -218,7 +217,7 @@ absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t lea
 }
 
 absl::Status Durability::Restore() {
-  const absl::Time start = absl::Now();
+  const SteadyTime start = SteadyTime::Now();
   v1::RunDescription& found = *found_;
   // It was checked that the job is the same; how servers and workers talk may have changed.
   v1::Contract contract = found.contract();
@@ -230,12 +229,12 @@ absl::Status Durability::Restore() {
     return absl::Status(agreed.code(), absl::StrCat(storage_->Describe(kRunFile), ": ", agreed.message()));
   }
   const StateIdentity identity = IdentityOf(found);
-  absl::Time told = start;
+  SteadyTime told = start;
   Target target(*this);
   absl::StatusOr<Recovered> recovered = Recover(
       *storage_, identity, &target, {.proceed = [&](const Event& event, uint64_t replayed) {
-        if (absl::Now() - told > kTellReplay) {
-          told = absl::Now();
+        if (SteadyTime::Now() - told > kTellReplay) {
+          told = SteadyTime::Now();
           LOG(INFO) << "replaying the journal: at event " << event.number << ", " << replayed << " so far";
         }
         return true;
@@ -280,7 +279,7 @@ absl::Status Durability::Restore() {
   const uint64_t closed = shard.CloseCompleteRounds();
   RestoreMembers();
   replayed_ = recovered->replayed;
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  const double seconds = absl::ToDoubleSeconds(SteadyTime::Now() - start);
   absl::MutexLock lock(&mutex_);
   restored_ = absl::StrFormat(
       "%s, %d events of the journal replayed, in %.2f s%s",
@@ -398,7 +397,7 @@ void Durability::RequestCheckpoint(std::function<void(absl::StatusOr<Written>)> 
   done(absl::UnavailableError("this server is shutting down"));
 }
 
-bool Durability::CheckpointIsDue(absl::Time now) const {
+bool Durability::CheckpointIsDue(SteadyTime now) const {
   if (!begun()) return false;
   if (context_->shard.last_number() <= newest_number_) return false;
   const v1::DurabilitySpec& spec = job_.durability();
@@ -418,7 +417,7 @@ void Durability::Run() {
       mutex_.AwaitWithTimeout(absl::Condition(&wake), kLook);
       requests.swap(requests_);
       if (closing_ && requests.empty()) return;
-      due = CheckpointIsDue(absl::Now());
+      due = CheckpointIsDue(SteadyTime::Now());
       lead_changed = std::exchange(lead_changed_, false) && begun();
     }
     if (lead_changed) SaveLead();
@@ -435,7 +434,7 @@ void Durability::SaveLead() {
 }
 
 absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
-  const absl::Time start = absl::Now();
+  const SteadyTime start = SteadyTime::Now();
   const Shard::Agreement* agreed = context_->shard.agreement();
   if (agreed == nullptr || !context_->shard.MissingSegments().empty()) {
     absl::MutexLock lock(&mutex_);
@@ -447,7 +446,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   const uint64_t journal_bytes = journal_->figures().bytes;
   Written written;
   auto committed = WriteFiles(*agreed, &written);
-  written.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  written.seconds = absl::ToDoubleSeconds(SteadyTime::Now() - start);
   absl::MutexLock lock(&mutex_);
   attempted_ = start;
   if (!committed.ok()) {
@@ -457,7 +456,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   }
   ++checkpoints_;
   checkpoint_seconds_ = written.seconds;
-  written_at_ = absl::Now();
+  written_at_ = SteadyTime::Now();
   newest_ = written;
   newest_number_ = number;
   journal_bytes_then_ = journal_bytes;
@@ -529,7 +528,7 @@ void Durability::FillStatus(v1::StatusReply* reply) const {
   reply->set_state_directory(storage_->Describe(""));
   reply->set_journal(journal.ok() ? job_.durability().journal() : absl::StrCat("failed: ", journal.message()));
   reply->set_checkpoint_age_seconds(
-      written_at_ == absl::InfinitePast() ? -1 : absl::ToDoubleSeconds(absl::Now() - written_at_));
+      written_at_ == SteadyTime::InfinitePast() ? -1 : absl::ToDoubleSeconds(SteadyTime::Now() - written_at_));
   reply->set_checkpoint_step(newest_.step);
   reply->set_replayed_events(replayed_);
   reply->set_restored(restored_);
@@ -551,8 +550,8 @@ void Durability::UpdateMetrics(ServerMetrics* metrics) {
   metrics->checkpoint_duration_seconds->Set(checkpoint_seconds_);
   // Before the first one: since the start.
   metrics->checkpoint_age_seconds->Set(
-      written_at_ == absl::InfinitePast() ? SecondsBetween(context_->started, MonotonicNanoseconds())
-                                          : absl::ToDoubleSeconds(absl::Now() - written_at_));
+      written_at_ == SteadyTime::InfinitePast() ? SecondsBetween(context_->started, MonotonicNanoseconds())
+                                          : absl::ToDoubleSeconds(SteadyTime::Now() - written_at_));
 }
 
 absl::Status Durability::Finish() {

@@ -43,6 +43,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/core/steady_time.h"
 #include "common/storage/storage.h"
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/job.pb.h"
@@ -145,7 +146,7 @@ class Durability final : public EventSink {
   bool begun() const { return begun_.load(std::memory_order_acquire); }
 
   void Run();
-  bool CheckpointIsDue(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CheckpointIsDue(SteadyTime now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SaveLead();
   // Of the thread, or when that has ended.
   absl::StatusOr<Written> WriteCheckpoint();
@@ -180,8 +181,8 @@ class Durability final : public EventSink {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool lead_changed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void(absl::StatusOr<Written>)>> requests_ ABSL_GUARDED_BY(mutex_);
-  absl::Time attempted_ ABSL_GUARDED_BY(mutex_);   // the last checkpoint
-  absl::Time written_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // the newest that is safe
+  SteadyTime attempted_ ABSL_GUARDED_BY(mutex_);   // the last checkpoint
+  SteadyTime written_at_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();  // the newest that is safe
   Written newest_ ABSL_GUARDED_BY(mutex_);
   uint64_t newest_number_ ABSL_GUARDED_BY(mutex_) = 0;  // last event when it was begun
   uint64_t journal_bytes_then_ ABSL_GUARDED_BY(mutex_) = 0;

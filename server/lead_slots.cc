@@ -77,6 +77,7 @@ absl::StatusOr<std::optional<v1::LeadState>> ReadLeadFile(const Storage& storage
   if (absl::Status parsed = ParseText(*text, &state); !parsed.ok()) {
     return absl::DataLossError(absl::StrCat(storage.Describe(kLeadFile), " is damaged: ", parsed.message()));
   }
+  state.DiscardUnknownFields();
   return state;
 }
 
@@ -99,6 +100,7 @@ absl::StatusOr<v1::LeadState> LeadStateOf(const CheckpointManifest& checkpoint) 
   if (absl::Status parsed = ParseText(text->second, &state); !parsed.ok()) {
     return absl::DataLossError(absl::StrCat("what the manifest has of the lead: ", parsed.message()));
   }
+  state.DiscardUnknownFields();
   return state;
 }
 

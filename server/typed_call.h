@@ -46,6 +46,7 @@ class TypedCall {
       : buffers_(buffers), context_(context), out_(out), reactor_(context->DefaultReactor()) {}
   TypedCall(const TypedCall&) = delete;
 
+  // Fields that this release does not know are dropped.
   // INVALID_ARGUMENT: too long, or no such message. RESOURCE_EXHAUSTED: no room for it now.
   absl::Status Parse(grpc::ByteBuffer message, Turn turn) {
     const uint64_t length = message.Length(), room = length * kRoomPerTypedByte;
@@ -62,8 +63,12 @@ class TypedCall {
       return absl::ResourceExhaustedError(
           absl::StrCat("no room for a ", name(), " within servers.inflight_bytes: try again after a pause"));
     }
-    if (grpc::SerializationTraits<Request>::Deserialize(&message, &request).ok()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("bytes that are no ", name()));
+    if (!grpc::SerializationTraits<Request>::Deserialize(&message, &request).ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("bytes that are no ", name()));
+    }
+    // Nobody looks at them, and what is kept of the request would keep them.
+    request.DiscardUnknownFields();
+    return absl::OkStatus();
   }
 
   void Finish(const absl::Status& status) {

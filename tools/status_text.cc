@@ -41,6 +41,20 @@ std::string MissingShards(const std::vector<v1::StatusReply>& servers) {
   return absl::StrJoin(missing, ", ");
 }
 
+// What a server could go on with; "" for one that keeps nothing.
+std::string StateLine(const v1::StatusReply& server) {
+  if (server.state_directory().empty()) return "";
+  std::string line = absl::StrCat("shard ", server.shard(), " keeps its state: journal ", server.journal());
+  if (server.checkpoint_age_seconds() >= 0) {
+    absl::StrAppend(&line, ", newest checkpoint ", FormatDuration(server.checkpoint_age_seconds()), " ago at step ",
+                    server.checkpoint_step());
+  } else {
+    absl::StrAppend(&line, ", no checkpoint yet");
+  }
+  if (!server.restored().empty()) absl::StrAppend(&line, "; it went on with ", server.restored());
+  return line + "\n";
+}
+
 }  // namespace
 
 std::string AlignColumns(const std::vector<std::vector<std::string>>& rows) {
@@ -139,6 +153,7 @@ std::string StatusText(const std::vector<std::string>& addresses,
                     FormatBytes(server.push_bytes()), FormatDuration(server.uptime_seconds())});
   }
   absl::StrAppend(&text, "\n", AlignColumns(rows));
+  for (const v1::StatusReply& server : servers) absl::StrAppend(&text, StateLine(server));
   if (figures.workers.empty()) return PlainText(std::move(text));
 
   rows = {{"", "worker", "name", "device", "state", "seen", "pushes", "staleness", "max",

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/core/steady_time.h"
 #include "common/net/channel.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "glog/logging.h"
@@ -52,14 +53,14 @@ absl::StatusOr<std::vector<v1::Evaluation>> EvaluateNow(const EvaluatorRun& run,
   if (run.lookahead) kinds.push_back({Parameters::kAsSent, "lookahead"});
   std::vector<v1::Evaluation> evaluations;
   for (const auto& [which, name] : kinds) {
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     if (const absl::Status pulled = client->Pull(which); !pulled.ok()) return pulled;
     auto evaluation = evaluator->Evaluate(client->parameters(), final ? 0 : run.examples);
     if (!evaluation.ok()) return evaluation.status();
     evaluation->set_parameters(name);
     evaluation->set_epoch(epoch);
     evaluation->set_final(final);
-    evaluation->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
+    evaluation->set_seconds(absl::ToDoubleSeconds(SteadyTime::Now() - start));
     LOG(INFO) << absl::StrFormat(
         "%s %d, %s parameters: accuracy %.2f %%, loss %.4f on %d examples (%.1f s)",
         final ? "final, epoch" : "epoch", epoch, name, 100 * evaluation->accuracy(),

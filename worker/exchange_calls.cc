@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
 #include "common/net/retry_after.h"
@@ -39,7 +38,7 @@ struct ExchangeCalls::Call {
   enum class State { kRunning, kWaiting, kAsking, kDone } state = State::kRunning;
   int damaged = 0;
   bool fetching = false;  // waits for a round
-  absl::Time retry_at;  // kWaiting
+  SteadyTime retry_at;  // kWaiting
 };
 
 ExchangeCalls::ExchangeCalls(const Options& options, ExchangeHandler* handler)
@@ -97,10 +96,10 @@ void ExchangeCalls::Fail(const absl::Status& status) {
 
 void ExchangeCalls::Run() {
   for (;;) {
-    absl::Time wake;
+    SteadyTime wake;
     {
       absl::MutexLock lock(&mutex_);
-      const absl::Time now = absl::Now();
+      const SteadyTime now = SteadyTime::Now();
       CheckStop(now);
       IssueDue(now);
       // Nothing left of a failed client: say so once.
@@ -112,18 +111,18 @@ void ExchangeCalls::Run() {
         if (closing_) return;
       }
       // One message at a time, so that replies that are there are read between.
-      wake = SendOne() ? absl::InfinitePast() : WakeTime();
+      wake = SendOne() ? SteadyTime::InfinitePast() : WakeTime();
     }
     void* tag = nullptr;
     bool ok = false;
     const auto next = queue_.AsyncNext(
         &tag, &ok,
-        wake == absl::InfinitePast()     ? gpr_time_0(GPR_CLOCK_MONOTONIC)
-        : wake == absl::InfiniteFuture() ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
+        wake == SteadyTime::InfinitePast()     ? gpr_time_0(GPR_CLOCK_MONOTONIC)
+        : wake == SteadyTime::InfiniteFuture() ? gpr_inf_future(GPR_CLOCK_MONOTONIC)
                                          : gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                                         gpr_time_from_nanos(
                                                             absl::ToInt64Nanoseconds(std::max(
-                                                                wake - absl::Now(),
+                                                                wake - SteadyTime::Now(),
                                                                 absl::ZeroDuration())),
                                                             GPR_TIMESPAN)));
     if (next != grpc::CompletionQueue::GOT_EVENT) continue;
@@ -237,7 +236,7 @@ void ExchangeCalls::Answered(const Question& question, absl::StatusOr<std::optio
 }
 
 void ExchangeCalls::Retry(Call* call, const absl::Status& failure, absl::Duration at_least) {
-  const absl::Time now = absl::Now();
+  const SteadyTime now = SteadyTime::Now();
   const auto wait = patience_[call->out.shard].Failed(failure, now);
   if (!wait.ok()) {
     End(wait.status());
@@ -247,14 +246,14 @@ void ExchangeCalls::Retry(Call* call, const absl::Status& failure, absl::Duratio
   call->retry_at = now + std::max(*wait, at_least * std::uniform_real_distribution(1.0, 1.5)(jitter_));
 }
 
-void ExchangeCalls::IssueDue(absl::Time now) {
+void ExchangeCalls::IssueDue(SteadyTime now) {
   if (end_.has_value()) return;
   for (const auto& call : calls_) {
     if (call->state == Call::State::kWaiting && call->retry_at <= now) Issue(call.get());
   }
 }
 
-void ExchangeCalls::CheckStop(absl::Time now) {
+void ExchangeCalls::CheckStop(SteadyTime now) {
   if (end_.has_value() || calls_.empty() || options_.stop == nullptr || !options_.stop->load()) {
     return;
   }
@@ -288,14 +287,14 @@ void ExchangeCalls::Drop(Call* call) {
   calls_.pop_back();
 }
 
-absl::Time ExchangeCalls::WakeTime() const {
-  absl::Time wake = absl::InfiniteFuture();
+SteadyTime ExchangeCalls::WakeTime() const {
+  SteadyTime wake = SteadyTime::InfiniteFuture();
   if (end_.has_value()) return wake;
   for (const auto& call : calls_) {
     if (call->state == Call::State::kWaiting) wake = std::min(wake, call->retry_at);
   }
   if (options_.stop != nullptr) {
-    wake = std::min(wake, absl::Now() + (calls_.empty() ? kIdleCheckEvery : kStopCheckEvery));
+    wake = std::min(wake, SteadyTime::Now() + (calls_.empty() ? kIdleCheckEvery : kStopCheckEvery));
   }
   return wake;
 }

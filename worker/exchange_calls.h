@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/core/steady_time.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/completion_queue.h"
@@ -113,11 +114,11 @@ class ExchangeCalls {
   // `at_least`: what the server has asked for.
   void Retry(Call* call, const absl::Status& failure, absl::Duration at_least = absl::ZeroDuration())
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void IssueDue(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CheckStop(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void IssueDue(SteadyTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckStop(SteadyTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Time WakeTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SteadyTime WakeTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   ExchangeHandler* const handler_;
@@ -133,7 +134,7 @@ class ExchangeCalls {
   std::deque<Question> questions_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool told_ ABSL_GUARDED_BY(mutex_) = false;  // handler_->Failed was called
-  absl::Time stop_seen_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  SteadyTime stop_seen_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfiniteFuture();
   // Of waits that a server has asked for; no result depends on it.
   std::minstd_rand jitter_ ABSL_GUARDED_BY(mutex_){std::random_device()()};
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

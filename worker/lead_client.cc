@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
@@ -113,8 +112,8 @@ absl::StatusOr<std::optional<Ticket>> LeadClient::NextTicket() {
                          .round = hand_.front().round};
   hand_.pop_front();
   taken_.push_back(ticket.number);
-  const absl::Time now = absl::Now();
-  if (last_taken_ != absl::InfinitePast()) {
+  const SteadyTime now = SteadyTime::Now();
+  if (last_taken_ != SteadyTime::InfinitePast()) {
     const double seconds = absl::ToDoubleSeconds(now - last_taken_);
     seconds_per_ticket_ += 0.25 * (seconds - seconds_per_ticket_);
   }
@@ -141,7 +140,7 @@ void LeadClient::AwaitTicketOrRepair(uint64_t repaired) {
 
 void LeadClient::Completed(uint64_t ticket, absl::Span<const uint64_t> others) {
   absl::MutexLock lock(&mutex_);
-  if (completed_.empty()) first_completed_ = absl::Now();
+  if (completed_.empty()) first_completed_ = SteadyTime::Now();
   completed_.push_back(ticket);
   completed_.insert(completed_.end(), others.begin(), others.end());
   std::erase_if(taken_, [&](uint64_t taken) {
@@ -180,14 +179,14 @@ size_t LeadClient::Ahead() const {
 }
 
 // When the lead is to be asked next, as far as is known now.
-absl::Time LeadClient::FetchTime() const {
-  if (!failure_.ok()) return absl::InfiniteFuture();
+SteadyTime LeadClient::FetchTime() const {
+  if (!failure_.ok()) return SteadyTime::InfiniteFuture();
   // Others may have died in a round that is still open: their leaving it is a view.
-  if (finished_) return options_.watch ? last_asked_ + kWatchEvery : absl::InfiniteFuture();
-  absl::Time time = absl::InfiniteFuture();
+  if (finished_) return options_.watch ? last_asked_ + kWatchEvery : SteadyTime::InfiniteFuture();
+  SteadyTime time = SteadyTime::InfiniteFuture();
   if (!completed_.empty()) {
     // Where nothing is left to deal, this may be what ends the job.
-    time = hand_.empty() || told_to_wait_ ? absl::InfinitePast() : first_completed_ + kCompletedWait;
+    time = hand_.empty() || told_to_wait_ ? SteadyTime::InfinitePast() : first_completed_ + kCompletedWait;
   }
   // Who was told to wait for tickets to have ahead asks when it has none.
   if (hand_.size() <= Ahead() / 2 && (loop_waits_ || !told_to_wait_)) {
@@ -200,15 +199,15 @@ absl::Time LeadClient::FetchTime() const {
 void LeadClient::Run() {
   absl::MutexLock lock(&mutex_);
   while (!closing_.load()) {
-    const absl::Time now = absl::Now();
+    const SteadyTime now = SteadyTime::Now();
     if (FetchTime() <= now) {
       Fetch();
     } else if (figures_.has_value() && figures_due_ <= now) {
       SendFigures();
     } else {
-      changed_.WaitWithDeadline(
-          &mutex_, std::min({FetchTime(), std::max(figures_due_, now + kStopCheckEvery),
-                             now + kFiguresEvery}));
+      const SteadyTime wake = std::min({FetchTime(), std::max(figures_due_, now + kStopCheckEvery),
+                                        now + kFiguresEvery});
+      changed_.WaitWithTimeout(&mutex_, wake - now);
     }
   }
 }
@@ -233,7 +232,7 @@ void LeadClient::Fetch() {
     figures.set_server_error_ratio(sums.server_error_ratio);
   }
   const size_t reported = completed_.size();
-  last_asked_ = absl::Now();
+  last_asked_ = SteadyTime::Now();
   mutex_.Unlock();
   v1::FetchTicketsReply reply;
   const absl::Status status =
@@ -244,7 +243,7 @@ void LeadClient::Fetch() {
   mutex_.Lock();
   if (status.ok()) {
     completed_.erase(completed_.begin(), completed_.begin() + static_cast<int64_t>(reported));
-    first_completed_ = absl::Now();
+    first_completed_ = SteadyTime::Now();
     if (!reply.tickets().empty() && hand_.empty() && taken_.empty()) {
       front_waited_ = told_to_wait_ || options_.staleness_bound;
     }
@@ -257,9 +256,9 @@ void LeadClient::Fetch() {
     ++answers_;
     told_to_wait_ = reply.state() == v1::FetchTicketsReply::WAIT;
     ask_again_ = told_to_wait_ || (reply.tickets().empty() && request.count() > 0)
-                     ? absl::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),
+                     ? SteadyTime::Now() + std::clamp(absl::Seconds(reply.retry_seconds()),
                                                 kShortestAskAgain, kLongestAskAgain)
-                     : absl::InfinitePast();
+                     : SteadyTime::InfinitePast();
     if (told_to_wait_ && loop_waits_) {
       LOG_EVERY_T(INFO, kLogWaitSeconds) << "waiting for " << reply.reason();
     }
@@ -287,7 +286,7 @@ void LeadClient::BringView(const v1::View& view) {
     return;  // it comes again
   }
   view_ = std::max(view_, view.number());
-  ask_again_ = absl::InfinitePast();
+  ask_again_ = SteadyTime::InfinitePast();
 }
 
 void LeadClient::BringViews(std::function<absl::Status(const v1::View&)> bring) {
@@ -302,7 +301,7 @@ void LeadClient::SkipTo(uint64_t round, uint64_t taken) {
   skip_to_ = std::max(skip_to_, round);
   while (!hand_.empty() && hand_.front().round < round) hand_.pop_front();
   std::erase(taken_, taken);
-  ask_again_ = absl::InfinitePast();
+  ask_again_ = SteadyTime::InfinitePast();
   changed_.SignalAll();
 }
 
@@ -312,7 +311,7 @@ void LeadClient::SendFigures() {
   request.set_incarnation(incarnation());
   *request.mutable_figures() = *figures_;
   figures_.reset();
-  figures_due_ = absl::Now() + kFiguresEvery;
+  figures_due_ = SteadyTime::Now() + kFiguresEvery;
   mutex_.Unlock();
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(kFiguresEvery));

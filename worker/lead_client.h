@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/core/round_sums.h"
+#include "common/core/steady_time.h"
 #include "common/net/credentials.h"
 #include "foreshard/v1/exchange.grpc.pb.h"
 #include "worker/patience.h"
@@ -123,7 +124,7 @@ class LeadClient {
   void BringView(const v1::View& view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fetch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendFigures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Time FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SteadyTime FetchTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t Ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Stopped() const;
   bool Interrupted() const { return options_.stop != nullptr && options_.stop->load(); }
@@ -143,18 +144,18 @@ class LeadClient {
   std::deque<Dealt> hand_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> taken_ ABSL_GUARDED_BY(mutex_);  // not completed yet
   std::vector<uint64_t> completed_ ABSL_GUARDED_BY(mutex_);
-  absl::Time first_completed_ ABSL_GUARDED_BY(mutex_);
+  SteadyTime first_completed_ ABSL_GUARDED_BY(mutex_);
   std::vector<RoundSums> rounds_ ABSL_GUARDED_BY(mutex_);  // noted and not sent yet
   std::optional<v1::WorkerFigures> figures_ ABSL_GUARDED_BY(mutex_);
-  absl::Time figures_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  SteadyTime figures_due_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();
   uint64_t repair_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   // Read without the mutex while `bringing_`, which keeps it from being changed.
   std::function<absl::Status(const v1::View&)> bring_;
   bool bringing_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t view_ ABSL_GUARDED_BY(mutex_) = 0;        // the newest that was brought
   uint64_t skip_to_ ABSL_GUARDED_BY(mutex_) = 0;     // to be said with the next fetch
-  absl::Time last_asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  SteadyTime last_asked_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();
+  SteadyTime ask_again_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();
   bool told_to_wait_ ABSL_GUARDED_BY(mutex_) = false;  // by the last answer
   uint64_t answers_ ABSL_GUARDED_BY(mutex_) = 0;
   bool front_waited_ ABSL_GUARDED_BY(mutex_) = false;  // hand_'s first, as Ticket says
@@ -163,7 +164,7 @@ class LeadClient {
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   std::string finish_reason_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  absl::Time last_taken_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  SteadyTime last_taken_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();
   double seconds_per_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::atomic<bool> closing_{false};

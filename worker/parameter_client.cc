@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/core/catalogue.h"
+#include "common/core/steady_time.h"
 #include "common/net/channel.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_parts.h"
@@ -115,7 +116,7 @@ class ServersClient : public ParameterClient {
   }
 
   absl::Status AwaitInitialised() override {
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     bool told = false;
     for (uint32_t shard = 0; shard < channels_.size();) {
       if (missing_[shard].empty()) {
@@ -128,7 +129,7 @@ class ServersClient : public ParameterClient {
       const std::string what =
           absl::StrCat(patience_[shard].server(), " has no values yet for ",
                        missing_[shard].size(), " segments: no worker has brought them");
-      if (absl::Now() - start > Limit()) {
+      if (SteadyTime::Now() - start > Limit()) {
         return absl::UnavailableError(
             absl::StrCat(what, " within ", options_.connect_seconds,
                          " s (timeouts.connect_seconds). Are workers running?"));
@@ -218,7 +219,7 @@ class ServersClient : public ParameterClient {
     if (lost_.exchange(false)) repaired_ = 0;
     if (step <= repaired_) return absl::OkStatus();
     if (const absl::Status done = Finish(); !done.ok()) return done;
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     bool told = false;
     absl::Duration pause = kFirstRepairPause;
     std::vector<uint32_t> segments = exchange_->Unrepaired(step);
@@ -231,7 +232,7 @@ class ServersClient : public ParameterClient {
       }
       segments = exchange_->pending_repairs();
       if (segments.empty()) break;
-      const absl::Duration waited = absl::Now() - start;
+      const absl::Duration waited = SteadyTime::Now() - start;
       const std::string what = absl::StrCat(
           "the momentum of workers ", absl::StrJoin(exchange_->missing_workers(), ", "),
           ", for the learning rate's step at ticket ", step);
@@ -251,7 +252,7 @@ class ServersClient : public ParameterClient {
     }
     repaired_ = step;
     VLOG(1) << "past the learning rate's step at ticket " << step << " after "
-            << absl::ToDoubleSeconds(absl::Now() - start) << " s";
+            << absl::ToDoubleSeconds(SteadyTime::Now() - start) << " s";
     return absl::OkStatus();
   }
 

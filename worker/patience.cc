@@ -31,7 +31,7 @@ std::string ServerName(size_t shard, const std::string& address) {
   return absl::StrCat("server ", shard, " at ", address);
 }
 
-absl::StatusOr<absl::Duration> Patience::Failed(const absl::Status& failure, absl::Time now) {
+absl::StatusOr<absl::Duration> Patience::Failed(const absl::Status& failure, SteadyTime now) {
   if (!failing_) {
     failing_ = true;
     announced_ = false;
@@ -93,14 +93,14 @@ absl::Status CallPatiently(Patience& patience, absl::Duration limit,
       return status;
     }
     if (!IsTransient(status.code())) return AtServer(patience.server(), status);
-    const auto wait = patience.Failed(status, absl::Now());
+    const auto wait = patience.Failed(status, SteadyTime::Now());
     if (!wait.ok()) return wait.status();
-    for (absl::Time end = absl::Now() + *wait;;) {
+    for (SteadyTime end = SteadyTime::Now() + *wait;;) {
       if (stopped()) {
         return absl::CancelledError(
             absl::StrCat("interrupted while waiting for ", patience.server()));
       }
-      const absl::Duration left = end - absl::Now();
+      const absl::Duration left = end - SteadyTime::Now();
       if (left <= absl::ZeroDuration()) break;
       absl::SleepFor(std::min(left, kStopCheckEvery));
     }

@@ -2,7 +2,7 @@
 // exponential back-off, a visible line, and an error that names the server.
 //
 //   Patience patience("server 1 at 10.0.0.7:7000", absl::Seconds(60));
-//   absl::StatusOr<absl::Duration> wait = patience.Failed(status, absl::Now());
+//   absl::StatusOr<absl::Duration> wait = patience.Failed(status, SteadyTime::Now());
 //   if (!wait.ok()) return wait.status();   // the bound is over
 //   absl::SleepFor(*wait);                  // then try again
 #pragma once
@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/core/steady_time.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 
@@ -40,7 +41,7 @@ class Patience {
 
   // Notes a transient failure and says how long to wait before the next attempt.
   // UNAVAILABLE, naming the server, once nothing has succeeded for `limit`.
-  absl::StatusOr<absl::Duration> Failed(const absl::Status& failure, absl::Time now);
+  absl::StatusOr<absl::Duration> Failed(const absl::Status& failure, SteadyTime now);
   void Succeeded();
 
   // True between a failure and the next success.
@@ -57,8 +58,8 @@ class Patience {
   absl::Duration backoff_ = kFirstBackoff;
   bool failing_ = false;
   bool announced_ = false;
-  absl::Time first_failure_;
-  absl::Time next_line_;
+  SteadyTime first_failure_;
+  SteadyTime next_line_;
 };
 
 // Calls `attempt` with a fresh context (deadline: 10 s or what is left of the

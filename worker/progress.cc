@@ -12,7 +12,7 @@ double Average(double average, double value, uint64_t values_before) {
 
 }  // namespace
 
-void Progress::Step(const StepNotes& notes, absl::Time now) {
+void Progress::Step(const StepNotes& notes, SteadyTime now) {
   absl::MutexLock lock(&mutex_);
   const uint64_t before = figures_.steps();
   const uint64_t finite_before = before - figures_.skipped_steps();
@@ -29,7 +29,7 @@ void Progress::Step(const StepNotes& notes, absl::Time now) {
   } else {
     figures_.set_skipped_steps(figures_.skipped_steps() + 1);
   }
-  if (last_step_ != absl::InfinitePast() && notes.examples > 0) {
+  if (last_step_ != SteadyTime::InfinitePast() && notes.examples > 0) {
     const double seconds =
         absl::ToDoubleSeconds(now - last_step_) / static_cast<double>(notes.examples);
     seconds_per_example_ = Average(seconds_per_example_, seconds, before - 1);

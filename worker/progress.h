@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/core/steady_time.h"
 #include "common/net/metrics.h"
 #include "foreshard/v1/exchange.pb.h"
 #include "worker/parameter_client.h"
@@ -36,7 +37,7 @@ class Progress {
   Progress(WorkerMetrics* metrics, std::string metrics_address)
       : metrics_(metrics), metrics_address_(std::move(metrics_address)) {}
 
-  void Step(const StepNotes& notes, absl::Time now);
+  void Step(const StepNotes& notes, SteadyTime now);
   void Acknowledged(const PushFigures& push);
   void ErrorFeedback(double ratio);
 
@@ -49,7 +50,7 @@ class Progress {
   absl::Mutex mutex_;
   v1::WorkerFigures figures_ ABSL_GUARDED_BY(mutex_);
   double seconds_per_example_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time last_step_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  SteadyTime last_step_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();
   uint64_t pushes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t applied_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t measured_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "common/net/exchange_message.h"
 #include "glog/logging.h"
 #include "kernels/device_failure.h"
@@ -56,7 +55,7 @@ void SegmentExchange::Begin(Operation operation) {
   absl::MutexLock lock(&mutex_);
   operation_ = std::move(operation);
   if (operation_.fold && device_ == nullptr) encoder_->FoldNext();  // else Prepare did
-  began_ = absl::Now();
+  began_ = SteadyTime::Now();
   figures_ = {.ticket = operation_.ticket,
               .earlier = std::move(operation_.earlier),
               .skipped = operation_.kind == v1::ExchangeHeader::SKIP};
@@ -160,7 +159,7 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
   v1::ExchangeHeader header = Header(segment, kind);
   std::vector<grpc::Slice> payload;
   if (HasPayload(segment)) {
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     absl::StatusOr<grpc::Slice> made = MakePayload(segment);
     if (!made.ok()) {
       End(made.status());
@@ -168,7 +167,7 @@ std::optional<Outgoing> SegmentExchange::Next(const std::vector<bool>& room) {
     }
     payload.push_back(*std::move(made));
     header.set_checksum(Checksum(ByteSpan(payload[0].begin(), payload[0].size())));
-    figures_.encode_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+    figures_.encode_seconds += absl::ToDoubleSeconds(SteadyTime::Now() - start);
   }
   Outgoing out = {.shard = segment.plan->shard, .token = id, .message = MakeMessage(header, payload)};
   const uint64_t message_bytes = out.message.Length();
@@ -263,7 +262,7 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
     if (operation_.absent && options_.over && options_.over()) {
       return absl::CancelledError(absl::StrCat("the job ended before round ", operation_.round));
     }
-    if (!options_.views && absl::ToDoubleSeconds(absl::Now() - began_) > options_.connect_seconds) {
+    if (!options_.views && absl::ToDoubleSeconds(SteadyTime::Now() - began_) > options_.connect_seconds) {
       return absl::DeadlineExceededError(absl::StrCat(
           "round ", operation_.round, " of segment ", token, " has not closed for ",
           options_.connect_seconds,
@@ -273,13 +272,13 @@ absl::StatusOr<FollowUp> SegmentExchange::Received(uint32_t token, const grpc::B
                     .message = MakeMessage(Header(segment, v1::ExchangeHeader::FETCH), {})};
   }
   if (header.result() != v1::ReplyHeader::INITIALISED) {
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     const absl::Status read = Read(segment, header, parsed->payload());
     if (kernels::IsDeviceFailure(read)) return read;
     if (!read.ok()) {
       return FollowUp{.what = FollowUp::What::kAgain, .reason = Damaged(token, read)};
     }
-    figures_.pull_seconds += absl::ToDoubleSeconds(absl::Now() - start);
+    figures_.pull_seconds += absl::ToDoubleSeconds(SteadyTime::Now() - start);
     const bool was_lost = std::exchange(segment.lost, false);
     if (!was_lost) NoteAnswer(segment, header);
     if (IsTrainable(segment)) {
@@ -399,7 +398,7 @@ void SegmentExchange::MarkReady(uint32_t id) {
   }
   if (!last) return;
   if (operation_.kind == v1::ExchangeHeader::PUSH || operation_.kind == v1::ExchangeHeader::SKIP) {
-    figures_.push_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
+    figures_.push_seconds = absl::ToDoubleSeconds(SteadyTime::Now() - began_);
     figures_.lag_updates = elements_ > 0 ? lag_elements_ / elements_ : 0;
     figures_.measured = gap_elements_ > 0;
     figures_.gap = gap_elements_ > 0 ? std::sqrt(gap_squares_ / gap_elements_) : 0;
@@ -462,9 +461,9 @@ absl::Status SegmentExchange::Await(const std::function<bool()>& ready) {
     return !failure_.ok() || ready();
   };
   if (!done()) {
-    const absl::Time start = absl::Now();
+    const SteadyTime start = SteadyTime::Now();
     ready_mutex_.Await(absl::Condition(&done));
-    wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+    wait_seconds_ += absl::ToDoubleSeconds(SteadyTime::Now() - start);
   }
   return failure_;
 }

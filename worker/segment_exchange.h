@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/core/bytes.h"
+#include "common/core/steady_time.h"
 #include "kernels/codecs/codec.h"
 #include "worker/buffer_pool.h"
 #include "worker/device_push_encoder.h"
@@ -191,7 +192,7 @@ class SegmentExchange : public ExchangeHandler {
   std::vector<SegmentState> segments_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::deque<uint32_t>> queued_ ABSL_GUARDED_BY(mutex_);  // by shard, rising
   Operation operation_ ABSL_GUARDED_BY(mutex_);
-  absl::Time began_ ABSL_GUARDED_BY(mutex_);
+  SteadyTime began_ ABSL_GUARDED_BY(mutex_);
   bool late_ ABSL_GUARDED_BY(mutex_) = false;
   // Of the push under way: measures of its round.
   RoundTotals round_totals_ ABSL_GUARDED_BY(mutex_);

@@ -124,7 +124,7 @@ absl::Status TrainingLoop::Fold() {
 absl::Status TrainingLoop::Step(const Ticket& dealt) {
   const uint64_t ticket = dealt.number;
   const double waited = client_->TakeWaitSeconds();  // by what came after the last step
-  const absl::Time start = absl::Now();
+  const SteadyTime start = SteadyTime::Now();
   const auto at = use_->PlaceOf(dealt);
   if (!at.ok()) return at.status();
   const uint64_t round = options_.views               ? dealt.round
@@ -136,7 +136,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
   if (!computed->has_value()) return absl::OkStatus();
   const GradientStep& step = **computed;
   if (options_.views) last_ = dealt;
-  const absl::Time end = absl::Now();
+  const SteadyTime end = SteadyTime::Now();
   StepNotes notes = {.loss = step.loss,
                      .gradient_norm = step.norm,
                      .examples = step.examples,
@@ -163,7 +163,7 @@ absl::Status TrainingLoop::Step(const Ticket& dealt) {
        .statistics = computer_->statistics(),
        .finite = step.finite});
   if (!taken.ok()) return taken;
-  progress_->Step(notes, absl::Now());
+  progress_->Step(notes, SteadyTime::Now());
   lead_->Report(progress_->Figures(client_->traffic()));
   return absl::OkStatus();
 }
@@ -172,14 +172,14 @@ double TrainingLoop::Pace(double compute_seconds) const {
   double least = options_.slowdown * compute_seconds;
   if (options_.times != nullptr) least = std::max(least, options_.times->LeastSeconds());
   if (least <= compute_seconds) return compute_seconds;
-  const absl::Time start = absl::Now();
+  const SteadyTime start = SteadyTime::Now();
   SleepFor(absl::Seconds(least - compute_seconds));
-  return compute_seconds + absl::ToDoubleSeconds(absl::Now() - start);
+  return compute_seconds + absl::ToDoubleSeconds(SteadyTime::Now() - start);
 }
 
 void TrainingLoop::SleepFor(absl::Duration time) const {
-  for (const absl::Time end = absl::Now() + time; !Stopped();) {
-    const absl::Duration left = end - absl::Now();
+  for (const SteadyTime end = SteadyTime::Now() + time; !Stopped();) {
+    const absl::Duration left = end - SteadyTime::Now();
     if (left <= absl::ZeroDuration()) return;
     absl::SleepFor(std::min(left, kStopCheckEvery));
   }

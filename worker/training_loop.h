@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "common/core/steady_time.h"
 #include "worker/batch_times.h"
 #include "worker/gradient.h"
 #include "worker/gradient_use.h"
@@ -76,7 +77,7 @@ class TrainingLoop {
   PushGradients push_;
   GradientUse* const use_;
   std::optional<Ticket> last_;  // that was pushed
-  absl::Time ratio_due_ = absl::InfinitePast();
+  SteadyTime ratio_due_ = SteadyTime::InfinitePast();
 };
 
 }  // namespace foreshard

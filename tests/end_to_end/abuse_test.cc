@@ -294,6 +294,29 @@ TEST_F(AbuseTest, MessagesThatAreMuchLargerInMemory) {
   ExpectTheServerWorks("messages that swell");
 }
 
+// What no release knows is not kept with what is kept of a message: neither shown nor written down.
+TEST_F(AbuseTest, FieldsThatAreUnknown) {
+  const std::string junk(200'000, 'x');
+  v1::ReportRequest report;
+  *report.mutable_contract() = servers_.contract;
+  v1::Evaluation* evaluation = report.add_evaluations();
+  evaluation->set_epoch(1);
+  evaluation->GetReflection()->MutableUnknownFields(evaluation)->AddLengthDelimited(4711, junk);
+  report.set_worker(0);
+  report.set_incarnation(5);
+  v1::WorkerFigures* figures = report.mutable_figures();
+  figures->set_steps(3);
+  figures->GetReflection()->MutableUnknownFields(figures)->AddLengthDelimited(4711, junk);
+  const std::string bytes = report.SerializeAsString();
+  ASSERT_GT(bytes.size(), 2 * junk.size());
+  const grpc::Slice slice(bytes);
+  ASSERT_TRUE(SendRaw(MakeChannel(address()), grpc::ByteBuffer(&slice, 1), 60, "/foreshard.v1.Lead/Report").ok());
+  const v1::StatusReply status = servers_.Status();
+  EXPECT_EQ(status.evaluations_size(), 1);
+  EXPECT_LT(status.ByteSizeLong(), 20'000u);
+  ExpectTheServerWorks("unknown fields");
+}
+
 // As many large messages at once as several budgets: memory stays within bounds, and it is over
 // when it is over.
 TEST_F(AbuseTest, MoreThanThereIsRoomFor) {

@@ -56,6 +56,23 @@ TEST(StatusText, NothingIsWaitedForInAHealthyJob) {
   EXPECT_THAT(StatusText({"a:1"}, {Server(0, 1)}), StartsWith("waiting for: nothing\n"));
 }
 
+TEST(StatusText, SaysWhatAServerCouldGoOnWith) {
+  EXPECT_THAT(StatusText({"a:1"}, {Server(0, 1)}), Not(HasSubstr("keeps its state")));
+  v1::StatusReply server = Server(0, 1);
+  server.set_state_directory("/state/shard-0");
+  server.set_journal("failed: no space left on device");
+  server.set_checkpoint_age_seconds(-1);
+  EXPECT_THAT(StatusText({"a:1"}, {server}),
+              HasSubstr("shard 0 keeps its state: journal failed: no space left on device, no checkpoint yet\n"));
+  server.set_journal("buffered");
+  server.set_checkpoint_age_seconds(75);
+  server.set_checkpoint_step(300);
+  server.set_restored("checkpoint.0000000001, 5 events of the journal replayed");
+  EXPECT_THAT(StatusText({"a:1"}, {server}),
+              HasSubstr("journal buffered, newest checkpoint 1:15 ago at step 300; it went on with "
+                        "checkpoint.0000000001, 5 events of the journal replayed\n"));
+}
+
 TEST(StatusText, SaysWhoIsDealtNothingAndWhatWasDiscarded) {
   v1::StatusReply lead = Server(0, 1);
   lead.set_epochs(2);

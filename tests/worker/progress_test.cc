@@ -43,8 +43,9 @@ TEST(ProgressTest, FeedsTheHistogramsOfWholePushes) {
 
 TEST(ProgressTest, CountsStepsAndSkips) {
   Progress progress(nullptr, "host:1");
-  progress.Step({.loss = 2, .gradient_norm = 1, .examples = 8}, absl::UnixEpoch());
-  progress.Step({.loss = 1e9, .examples = 8, .finite = false}, absl::UnixEpoch() + absl::Seconds(2));
+  const SteadyTime start = SteadyTime::Now();
+  progress.Step({.loss = 2, .gradient_norm = 1, .examples = 8}, start);
+  progress.Step({.loss = 1e9, .examples = 8, .finite = false}, start + absl::Seconds(2));
   const v1::WorkerFigures figures = progress.Figures({.push_bytes = 5});
   EXPECT_EQ(figures.steps(), 2);
   EXPECT_EQ(figures.skipped_steps(), 1);

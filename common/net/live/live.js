@@ -152,7 +152,7 @@ const WORKER_COLUMNS = [
 const of = (field, format) => (server) => (server.answers ? format(server[field]) : '');
 const SERVER_COLUMNS = [
   {field: 'server', title: 'Server', kind: 'text', text: (s) => (known(s.shard) ? `shard ${s.shard}${s.lead ? ', the lead' : ''}` : s.address)},
-  {field: 'state', title: 'State', kind: 'text pair', text: (s) => (s.answers ? s.state : 'away')},
+  {field: 'state', title: 'State', kind: 'text pair', text: (s) => (s.answers ? `${s.state}${String(s.journal).startsWith('failed') ? ', journal failed' : ''}` : 'away')},
   {field: 'applied', title: 'Applied', kind: 'number', text: of('applied', count)},
   {field: 'stale', title: 'Stale', kind: 'number', text: of('stale', count)},
   {field: 'rejected', title: 'Rejected', kind: 'number', text: of('rejected', count)},
