@@ -240,7 +240,9 @@ void Journal::Record(const Event& event) {
     // of its own of a lower number, as there is none that is not written; and it needs no lock of those
     // that wait. Where nobody has that number, patience ends as it does in the queue.
     const auto in_reach = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return !status_.ok() || closed_ || event.number < next_ || event.number - next_ < options_.most_ahead;
+      // Who is too late says so behind Close, which may still finish the file.
+      if (!status_.ok() || closed_) return !status_.ok() || finished_;
+      return event.number < next_ || event.number - next_ < options_.most_ahead;
     };
     if (const absl::Status came = Await(in_reach); !came.ok()) Fail(Missing(came));
     if (status_.ok() &&
@@ -414,6 +416,7 @@ absl::Status Journal::Close() {
       }
     }
     status = status_;
+    finished_ = true;
   }
   Report();
   return status;

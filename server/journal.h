@@ -108,7 +108,7 @@ class Journal final : public EventSink {
   // never the one being written.
   absl::Status RemoveBefore(uint64_t file, uint64_t number = ~uint64_t{0});
   // Finishes the file, behind the events that are being recorded; those that come later are a
-  // failure.
+  // failure, though not of this call.
   absl::Status Close();
 
  private:
@@ -150,7 +150,8 @@ class Journal final : public EventSink {
   std::atomic<bool> failed_{false};  // status_ is an error: asked for every reply
   std::atomic<bool> to_report_{false};
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // somebody writes
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;    // nothing more is taken
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Close has done what it can
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;  // number of queue_.front(), there or not
   std::deque<Pending*> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t written_through_ ABSL_GUARDED_BY(mutex_) = 0;
