@@ -195,6 +195,7 @@ class GrpcShardServer final : public ShardServer {
       metrics.workers_training->Set(context_.members.Count(State::kTraining));
       metrics.workers_left->Set(context_.members.Count(State::kLeft));
       metrics.workers_expired->Set(context_.members.Count(State::kExpired));
+      metrics.job_finished->Set(lead_ != nullptr && lead_->finished() ? 1 : 0);
       metrics.inflight_bytes->Set(static_cast<double>(context_.buffers.used_bytes()));
       metrics.server_error_ratio->Set(context_.shard.ErrorRatio());
       if (durability_ != nullptr) durability_->UpdateMetrics(&metrics);

@@ -133,6 +133,7 @@ ServerMetrics::ServerMetrics(const std::string& job, const std::string& rule, ui
   workers_training = make.MakeGauge("workers", workers, {{"state", "training"}});
   workers_left = make.MakeGauge("workers", workers, {{"state", "left"}});
   workers_expired = make.MakeGauge("workers", workers, {{"state", "expired"}});
+  job_finished = make.MakeGauge("job_finished", "Shard 0: 1 once the job is complete or was stopped; others do not know.");
   round_duration_seconds = make.MakeHistogram(
       "round_duration_seconds", "Synchronous rules: time from one closed round to the next.",
       kSecondsBounds);

@@ -41,7 +41,7 @@ struct ServerMetrics {
   prometheus::Histogram* apply_duration_seconds;
   prometheus::Histogram *exchange_duration_seconds, *fetch_duration_seconds;  // request_duration_seconds{method}
   prometheus::Gauge *parameter_version, *learning_rate, *epoch, *shards;
-  prometheus::Gauge *workers_training, *workers_left, *workers_expired;
+  prometheus::Gauge *workers_training, *workers_left, *workers_expired, *job_finished;
   prometheus::Histogram* round_duration_seconds;
   prometheus::Counter* round_absences;
   prometheus::Gauge *round, *compressed_phase, *server_error_ratio;

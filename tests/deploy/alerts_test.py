@@ -83,6 +83,7 @@ FLEETS = {
                             elements=262144), workers=6),
     # A disk that is full later, and a server that then ends.
     "ended": dict(job=job("ended", {"durability": "checkpoint_seconds: 3600"}), workers=1, state=True, prepare=survive_full_disk),
+    "left": dict(job=job("left", {}), workers=1, pace=0.05),
     "twice": dict(job=job("twice", {}), workers=1, pace=0.05),
     "rounds": dict(job=job("rounds", {"training": "straggler_seconds: 0.5"}, rule='rule: "ssgd"', workers=3), workers=3),
 }
@@ -146,6 +147,7 @@ class Alerts(unittest.TestCase):
         steady, rounds = self.fleets["steady"], self.fleets["rounds"]
         with Contended(self.fleets["twice"]):
             self.expect("ForeshardPushesRejected", "twice")
+        self.fleets["left"].send("worker-0", signal.SIGTERM)
         self.expect("ForeshardStalePushes", "late")
         self.expect("ForeshardErrorFeedbackDiverged", "kept")
         self.expect("ForeshardGradientsNotFinite", "diverged")
@@ -167,13 +169,14 @@ class Alerts(unittest.TestCase):
             steady.send("server-1", signal.SIGKILL)
             self.expect("ForeshardServerGone", "steady")
             self.expect("ForeshardDealingStopped", "steady")
+        self.expect("ForeshardNoWorkers", "left")
         ended = self.fleets["ended"]
         fill_disk(ended.processes["server-0"].pid)
         self.expect("ForeshardServerGone", "ended")
         self.assertEqual(ended.processes["server-0"].wait(timeout=30), 1, ended.log("server-0"))
         self.assertIn("start it again when the disk can be written", ended.log("server-0"))
         self.expect("ForeshardCheckpointOld", "full")
-        allowed = {"late": {"ForeshardStalePushes"}, "ended": {"ForeshardServerGone"}, "kept": {"ForeshardErrorFeedbackDiverged"},
+        allowed = {"late": {"ForeshardStalePushes"}, "ended": {"ForeshardServerGone"}, "left": {"ForeshardNoWorkers"}, "kept": {"ForeshardErrorFeedbackDiverged"},
                    "diverged": {"ForeshardGradientsNotFinite", "ForeshardDealingStopped"},  # it skips all of them
                    "full": {"ForeshardJournalFailed", "ForeshardCheckpointFailed", "ForeshardCheckpointOld"}}
 

@@ -12,6 +12,8 @@ import functools
 import json
 import pathlib
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import custom_schemas
 import fake_api_server
 import found_tools
+import server_bounds
 
 CHART = found_tools.SOURCE / "deploy/helm/foreshard"
 HELM = found_tools.find("helm")
@@ -54,9 +57,13 @@ MATRIX = {
     "a given job": ["job.existingConfigMap=job", "job.set={training.epochs=3,update.rule=dana_zero}"],
     "a digest": ["image.digest=sha256:" + "a" * 64, "image.pullSecrets={registry}"],
     "no workers": ["workers.enabled=false"],
+    "more egress": ["networkPolicy.workerEgress[0].ports[0].port=443", "networkPolicy.workerEgress[0].ports[0].protocol=TCP"],
 }
+MORE_EGRESS = {"more egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}]}
 GIVEN = {"servers", "workers", "token", "job"}
 
+# Making certificates takes most of the time.
+PLAIN = ["tls.mode=none"]
 REFUSED = {
     "servers.shards=0": "shards", "workers.count=0": "count", "workers.gpus=8": "gpus", "tls.mode=sometimes": "mode",
     "tls.mode=certManager": "issuerRef", "tls.mode=secret": "secret", "data.type=claim": "claim", "data.type=hostPath": "hostPath",
@@ -64,7 +71,26 @@ REFUSED = {
     "terminationGracePeriodSeconds", "security.runAsUser=0": "runAsUser", "servers.replicas=3": "replicas", "image.digest=abc": "digest",
     "servers.state.size=plenty": "size", "workers.count=9": "training.max_workers", "workers.count=-1": "count", "tls.mode=generated,tls.days=0": "days",
     "job.set={training.max_workers=2}": "2 slots", "checkReferences=perhaps": "checkReferences", "workers.extraArgs={device}": "extraArgs", "data.mountPath=data": "mountPath",
+    "job.set={training.epochs=3,servers.shards=4}": "say servers.shards instead",
+    "data.type=hostPath,data.hostPath.path=/srv,job.set={data.directory=/srv}": "say data.directory instead",
+    "workers.extraArgs={--set=training.epochs=3}": "say job.set instead", "workers.extraArgs={--slot=1}": "gives --slot itself",
+    "servers.state.size=0": "size", "servers.state.size=0Gi": "size", "servers.state.size=0.0Gi": "size", "servers.state.size=5m": "size",
+    "workers.shmSize=0": "shmSize", "data.fetch.sizeLimit=0Mi": "sizeLimit", "workers.resources.limits.memory=0": "memory",
+    "workers.resources.requests.memory=5Gi": "requests.memory is 5Gi, more than limits.memory, 4Gi",
+    "servers.resources.requests.memory=2049Mi": "servers.resources: requests.memory", "evaluator.resources.limits.memory=2047Mi": "evaluator.resources",
+    "servers.resources.limits.cpu=999m": "requests.cpu is 1, more than limits.cpu, 999m",
+    "tls.mode=certManager,tls.certManager.issuerRef.name=i,tls.certManager.renewBefore=2160h": "renew within the duration",
+    "tls.mode=certManager,tls.certManager.issuerRef.name=i,tls.certManager.duration=43200m": "renew within the duration",
+    "tls.mode=certManager,tls.certManager.issuerRef.name=i,tls.certManager.duration=30m,tls.certManager.renewBefore=10m": "an hour or more",
+    "fullnameOverride=1run": "no Service can be called", "fullnameOverride=run.1": "no Service", "nameOverride=a.b": "no Service",
+    "servers.podAnnotations.foreshard/configuration=x": "servers.podAnnotations", "workers.podAnnotations.foreshard/configuration=x": "workers.podAnnotations",
+    "workers.jobLabels.app\\.kubernetes\\.io/name=x": "workers.jobLabels", "monitoring.podMonitor.labels.helm\\.sh/chart=x": "podMonitor.labels",
+    "networkPolicy.adminLabel.key=app.kubernetes.io/component": "adminLabel.key", "workers.retries=0": "retries", "evaluator.retries=0": "retries",
 }
+# As long as they are said with units of their own.
+TAKEN = ["servers.resources.requests.cpu=500m", "servers.resources.limits.memory=2048Mi", "servers.resources.limits.cpu=1000m", "servers.state.size=0.5Ti",
+         "tls.mode=certManager,tls.certManager.issuerRef.name=i,tls.certManager.duration=2h,tls.certManager.renewBefore=119m",
+         "workers.resources.requests.memory=2147483648", "data.type=none,job.set={data.directory=/srv}"]
 
 
 def run(*command):
@@ -129,7 +155,7 @@ class Matrix(unittest.TestCase):
     def test_every_object_keeps_every_rule(self):
         for title, values in MATRIX.items():
             with self.subTest(title):
-                self.assertEqual(lint_chart.lint(render(values), FLAGS, GIVEN), [])
+                self.assertEqual(lint_chart.lint(render(values), FLAGS, GIVEN, more_egress=MORE_EGRESS.get(title, ())), [])
 
     def test_every_object_is_what_kubernetes_takes(self):
         folder = found_tools.schemas()
@@ -175,16 +201,33 @@ class Values(unittest.TestCase):
     def test_contradictions_are_refused_by_name(self):
         for value, said in REFUSED.items():
             with self.subTest(value):
-                done = helm("template", "demo", CHART, values=[value])
+                done = helm("template", "demo", CHART, values=[*PLAIN, value])
                 self.assertNotEqual(done.returncode, 0, value)
                 self.assertIn(said, done.stderr)
+        for value in TAKEN:
+            with self.subTest(value):
+                done = helm("template", "demo", CHART, values=[*PLAIN, value])
+                self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("no Service", helm("template", "1run", CHART).stderr, "the release's own name")
+
+    def test_the_least_grace_period_is_what_a_server_gives_itself(self):
+        for state in (True, False):
+            least = server_bounds.stop_seconds(state) + server_bounds.MARGIN_SECONDS
+            for seconds, taken in ((least, True), (least - 1, False)):
+                done = helm("template", "demo", CHART, values=[*PLAIN, f"servers.state.enabled={str(state).lower()}",
+                                                               f"servers.terminationGracePeriodSeconds={seconds}"])
+                self.assertEqual(done.returncode == 0, taken, f"state {state}, {seconds} s: {done.stderr}")
 
     def test_workers_are_counted_as_the_programs_count_slots(self):
         for spec, most in (("training { workers: 3 }", 8), ("training { workers: 10 }", 20), ("training { workers: 10 max_workers: 12 }", 12),
-                           ("# max_workers: 99\ntraining { workers : 10\n max_workers: 11 # not 50\n}", 11)):
+                           ("# max_workers: 99\ntraining { workers : 10\n max_workers: 11 # not 50\n}", 11),
+                           ('name: "run # 5" training { workers: 10 max_workers: 12 }', 12),
+                           ('name: "a \\" # b" training { workers: 10 max_workers: 12 }', 12),
+                           ("name: 'it # \"' training { workers: 10 max_workers: 12 } # \"", 12),
+                           ('name: "max_workers: 99" training { workers: 10 }', 20), ("training { workers: 10 } # it's max_workers: 99", 20)):
             for count, taken in ((most, True), (most + 1, False)):
                 with self.subTest(f"{spec}: {count}"):
-                    done = helm("template", "demo", CHART, "--set-string", f"job.spec={spec}", values=[f"workers.count={count}"])
+                    done = helm("template", "demo", CHART, "--set-json", f"job.spec={json.dumps(spec)}", values=[*PLAIN, f"workers.count={count}"])
                     self.assertEqual(done.returncode == 0, taken, done.stderr)
         for values in (["workers.count=30", "job.existingConfigMap=job"], ["workers.count=30", "workers.enabled=false"]):
             self.assertTrue(render(values), "where the chart cannot know")
@@ -240,6 +283,54 @@ class Values(unittest.TestCase):
         self.assertEqual(set(few), set(many))
         self.assertEqual(next(iter(many.values()))["completions"], 8)
         self.assertNotEqual(set(few), set(other))
+        self.assertNotEqual(set(few), set(jobs("workers.retries=5")), "backoffLimitPerIndex cannot be changed either")
+
+    def test_another_failure_policy_is_another_job(self):
+        def names(chart):
+            done = helm("template", "demo", chart, values=["tls.mode=none"])
+            return {o["metadata"]["name"] for o in yaml.load_all(done.stdout, LOADER) if o and o["kind"] == "Job"}
+
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder) / "foreshard"
+            shutil.copytree(CHART, other)
+            helpers = other / "templates/_helpers.tpl"
+            helpers.write_text(helpers.read_text().replace("values: [4, 143]", "values: [4]"))
+            self.assertFalse(names(CHART) & names(other))
+
+    def test_an_image_of_the_workers_own_has_not_the_other_s_digest(self):
+        def images(*values):
+            objects = render(["image.digest=sha256:" + "a" * 64, *values])
+            return main_container(objects, "server")["image"], main_container(objects, "worker")["image"]
+
+        given, other = "foreshard@sha256:" + "a" * 64, "sha256:" + "b" * 64
+        self.assertEqual(images(), (given, given))
+        self.assertEqual(images("workers.image.tag=0.0.9"), (given, "foreshard:0.0.9"))
+        self.assertEqual(images("workers.image.repository=cuda"), (given, "cuda:0.1.0"))
+        self.assertEqual(images("workers.image.tag=0.0.9", f"workers.image.digest={other}"), (given, f"foreshard@{other}"))
+
+    def test_servers_that_are_there_keep_their_number_and_claims(self):
+        """On a cluster that helm reaches: here one that only pretends."""
+        held = find(render(["tls.mode=none"]), "StatefulSet")["spec"]
+
+        def upgraded(*values, spec=held):
+            ours = {"labels": {"app.kubernetes.io/managed-by": "Helm"},
+                    "annotations": {"meta.helm.sh/release-name": "demo", "meta.helm.sh/release-namespace": "training"}}
+            with fake_api_server.FakeApiServer({("statefulsets", "demo-foreshard-server"): {"metadata": ours, "spec": spec}}) as address:
+                return helm("template", "demo", CHART, "--namespace", "training", "--dry-run=server", "--disable-openapi-validation",
+                            f"--kube-apiserver={address}", values=["tls.mode=none", *values])
+
+        for same in ("workers.count=8", "servers.state.size=20480Mi"):
+            self.assertEqual(upgraded(same).returncode, 0, upgraded(same).stderr)
+        for value, said in (("servers.shards=3", "servers.shards: there are 2 servers"), ("servers.state.enabled=false", "servers.state.enabled"),
+                            ("servers.state.size=30Gi", "servers.state.size: the servers' claims are made for 20Gi"),
+                            ("servers.state.storageClass=fast", "servers.state.storageClass"),
+                            ("servers.state.accessMode=ReadWriteOncePod", "servers.state.accessMode")):
+            done = upgraded(value)
+            self.assertNotEqual(done.returncode, 0, value)
+            self.assertIn(said, done.stderr)
+        stateless = find(render(["tls.mode=none", "servers.state.enabled=false"]), "StatefulSet")["spec"]
+        self.assertEqual(upgraded("servers.state.enabled=false", "servers.shards=3", spec=stateless).returncode, 0)
+        self.assertIn("servers.state.enabled", upgraded(spec=stateless).stderr)
 
     def test_dashboards_and_rules_are_in_the_chart_as_they_are(self):
         objects = render(MATRIX["monitored"])
@@ -254,8 +345,30 @@ class Values(unittest.TestCase):
     def test_notes_warn_of_what_is_open(self):
         notes = helm("install", "demo", CHART, "--dry-run=client", "--namespace", "training",
                      values=["tls.mode=none", "token.generate=false", "servers.state.enabled=false"]).stdout
-        for said in ("tls.mode is none", "without a token", "begins anew", "demo-foreshard-server-0"):
+        for said in ("tls.mode is none", "port 50051 can change", "without a token", "begins anew", "demo-foreshard-server-0"):
             self.assertIn(said, notes)
+
+    def test_notes_name_only_what_there_is(self):
+        def notes(*values):
+            return helm("install", "demo", CHART, "--dry-run=client", "--namespace", "training", values=values).stdout.partition("NOTES:")[2]
+
+        whole, less = notes("tls.mode=none"), notes("tls.mode=none", "workers.enabled=false", "evaluator.enabled=false")
+        for said in ("component=evaluator", "--set workers.count="):
+            self.assertIn(said, whole)
+            self.assertNotIn(said, less)
+        self.assertIn("port 50051 with the token can change", whole)
+        for text in (whole, less):
+            self.assertNotRegex(text, r"\n\n\n|[ \t]\n", "empty lines, or spaces at the end of one")
+
+    def test_the_guides_name_pods_that_are_there(self):
+        done = helm("template", "run1", CHART, "--namespace", "training", values=["servers.shards=4"])
+        objects = [d for d in yaml.load_all(done.stdout, LOADER) if d]
+        names = {o["metadata"]["name"] for o in objects}
+        pods = {f"{find(objects, 'StatefulSet')['metadata']['name']}-{ordinal}" for ordinal in range(4)}
+        names |= pods | {f"state-{pod}" for pod in pods}
+        for guide in (found_tools.SOURCE / "deploy/README.md", CHART / "README.md", found_tools.SOURCE / "deploy/prometheus/runbook.md"):
+            for said in re.findall(r"(?:state-)?\brun1-[\w-]+", guide.read_text()):
+                self.assertIn(said, names, guide)
 
 
 def pod(objects, component):
@@ -268,6 +381,10 @@ def main_container(objects, component):
 
 def find(objects, kind, ending=""):
     return next(o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(ending))
+
+
+def job(objects, component):
+    return next(o for o in objects if o["kind"] == "Job" and lint_chart.component(o) == component)["spec"]
 
 
 def replace_argument(container, flag, new):
@@ -292,15 +409,58 @@ BREAK = {
     "replicas_are_shards": lambda o: find(o, "StatefulSet")["spec"].update(replicas=3),
     "headless_service": lambda o: find(o, "Service")["spec"].update(publishNotReadyAddresses=False),
     "servers_names_resolve": lambda o: find(o, "StatefulSet")["spec"].update(serviceName="other"),
-    "ports_exist": lambda o: find(o, "Service")["spec"]["ports"][0].update(targetPort="other"),
-    "ports_are_listened_on": lambda o: replace_argument(main_container(o, "server"), "--listen", "--listen=0.0.0.0:50052"),
-    "server_probes": lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(port=50051),
-    "time_to_drain": lambda o: pod(o, "server")["spec"].update(terminationGracePeriodSeconds=20),
+    "ports_exist": [
+        lambda o: find(o, "Service")["spec"]["ports"][0].update(targetPort="other"),
+        lambda o: find(o, "PodMonitor")["spec"]["podMetricsEndpoints"][0].update(port="other"),
+        lambda o: find(o, "PodMonitor")["spec"]["selector"]["matchLabels"].update({"app.kubernetes.io/component": "server"})],
+    "ports_are_listened_on": [
+        lambda o: replace_argument(main_container(o, "server"), "--listen", "--listen=0.0.0.0:50052"),
+        lambda o: replace_argument(main_container(o, "server"), "--health-listen", "--health-listen=127.0.0.1:8086"),
+        lambda o: replace_argument(main_container(o, "worker"), "--metrics-listen", "--metrics-listen=localhost:9090")],
+    "server_probes": [
+        lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(port=50051),
+        lambda o: main_container(o, "server")["readinessProbe"]["grpc"].update(service="liveness"),
+        lambda o: main_container(o, "server")["livenessProbe"]["grpc"].pop("service"),
+        lambda o: main_container(o, "server").update(livenessProbe={"tcpSocket": {"port": 8086}})],
+    "probes_have_bounds": [
+        lambda o: main_container(o, "server")["startupProbe"].update(failureThreshold=1),
+        lambda o: main_container(o, "server")["readinessProbe"].update(failureThreshold=10),
+        lambda o: main_container(o, "server")["livenessProbe"].update(failureThreshold=1),
+        lambda o: main_container(o, "server")["livenessProbe"].update(failureThreshold=100),
+        lambda o: main_container(o, "server")["livenessProbe"].pop("timeoutSeconds"),
+        lambda o: main_container(o, "server")["readinessProbe"].update(timeoutSeconds=6),
+        lambda o: main_container(o, "server")["livenessProbe"].update(initialDelaySeconds=600)],
+    "time_to_drain": lambda o: pod(o, "server")["spec"].update(terminationGracePeriodSeconds=server_bounds.stop_seconds(state=True)),
     "disruption_budget": lambda o: find(o, "PodDisruptionBudget")["spec"].update(maxUnavailable=2),
-    "spread": lambda o: pod(o, "server")["spec"].pop("topologySpreadConstraints"),
-    "worker_jobs": lambda o: find(o, "Job")["spec"].update(podReplacementPolicy="TerminatingOrFailed"),
-    "failure_policy": lambda o: find(o, "Job")["spec"]["podFailurePolicy"]["rules"].pop(0),
+    "spread": [
+        lambda o: pod(o, "server")["spec"].pop("topologySpreadConstraints"),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0].update(labelSelector={"matchLabels": {"app": "other"}}),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"].pop("app.kubernetes.io/instance"),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0].update(maxSkew=5),
+        lambda o: pod(o, "server")["spec"]["topologySpreadConstraints"][0].update(whenUnsatisfiable="DoNotSchedule")],
+    "update_strategy": [
+        lambda o: find(o, "StatefulSet")["spec"].update(updateStrategy={"type": "OnDelete"}),
+        lambda o: find(o, "StatefulSet")["spec"].pop("updateStrategy"),
+        lambda o: find(o, "StatefulSet")["spec"]["updateStrategy"].update(rollingUpdate={"partition": 1})],
+    "worker_jobs": [
+        lambda o: find(o, "Job")["spec"].update(podReplacementPolicy="TerminatingOrFailed"),
+        lambda o: job(o, "worker").update(backoffLimitPerIndex=0),
+        lambda o: job(o, "worker").update(maxFailedIndexes=0),
+        lambda o: job(o, "worker").update(maxFailedIndexes=1),
+        lambda o: job(o, "evaluator").update(backoffLimit=0)],
+    "failure_policy": [
+        lambda o: find(o, "Job")["spec"]["podFailurePolicy"]["rules"].pop(0),
+        lambda o: job(o, "worker")["podFailurePolicy"]["rules"].reverse(),
+        lambda o: job(o, "worker")["podFailurePolicy"]["rules"][0]["onExitCodes"].update(operator="NotIn"),
+        lambda o: job(o, "worker")["podFailurePolicy"]["rules"][1]["onExitCodes"].update(values=[4]),
+        lambda o: job(o, "evaluator")["podFailurePolicy"]["rules"][1]["onExitCodes"].update(values=[4, 143, 137]),
+        lambda o: job(o, "evaluator")["podFailurePolicy"]["rules"][2]["onPodConditions"][0].update(status="False"),
+        lambda o: job(o, "evaluator")["podFailurePolicy"]["rules"][2].update(action="Count")],
     "worker_slot": lambda o: replace_argument(main_container(o, "worker"), "--slot", "--slot=0"),
+    "roles": [
+        lambda o: replace_argument(main_container(o, "evaluator"), "--role", None),
+        lambda o: replace_argument(main_container(o, "evaluator"), "--role", "--role=worker"),
+        lambda o: main_container(o, "worker")["args"].append("--role=evaluator")],
     "environment_exists": lambda o: main_container(o, "worker").update(env=[]),
     "shared_memory": lambda o: next(v for v in pod(o, "worker")["spec"]["volumes"] if v["name"] == "shm").update(emptyDir={}),
     "gpu_is_used": lambda o: replace_argument(main_container(o, "worker"), "--device", "--device=cuda"),
@@ -310,8 +470,31 @@ BREAK = {
     "secrets_exist": lambda o: o.remove(find(o, "Secret", "-token")),
     "secrets_are_private": lambda o: next(v for v in pod(o, "server")["spec"]["volumes"] if "secret" in v)["secret"].update(defaultMode=0o444),
     "trust": lambda o: replace_argument(main_container(o, "worker"), "--tls-ca", None),
-    "network_policies": lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].pop(0),
-    "state_is_kept": lambda o: find(o, "StatefulSet")["spec"].pop("volumeClaimTemplates"),
+    "network_policies": [
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].pop(0),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"].append({}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0].pop("from"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0]["from"].append({"podSelector": {}}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0]["from"][2]["podSelector"].pop("matchLabels"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][0].pop("ports"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][1].pop("ports"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["ingress"][1]["from"][0].update(namespaceSelector={}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["egress"].append({}),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"]["policyTypes"].remove("Egress"),
+        lambda o: find(o, "NetworkPolicy", "-server")["spec"].update(podSelector={}),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"].append({}),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"][0]["ports"][0].update(port=1),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"][1]["ports"].pop(),
+        lambda o: find(o, "NetworkPolicy", "-worker")["spec"]["egress"][1]["ports"][0].update(protocol="TCP"),
+        lambda o: find(o, "NetworkPolicy", "-evaluator")["spec"]["ingress"].insert(0, {"from": [{"podSelector": {}}]}),
+        lambda o: o.remove(find(o, "NetworkPolicy", "-evaluator"))],
+    "state_is_kept": [
+        lambda o: find(o, "StatefulSet")["spec"].pop("volumeClaimTemplates"),
+        lambda o: replace_argument(main_container(o, "server"), "--state-directory", "--state-directory=/tmp/state"),
+        lambda o: next(m for m in main_container(o, "server")["volumeMounts"] if m["name"] == "state").update(name="scratch"),
+        lambda o: find(o, "StatefulSet")["spec"].pop("persistentVolumeClaimRetentionPolicy"),
+        lambda o: find(o, "StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"].update(whenScaled="Delete"),
+        lambda o: find(o, "StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"].update(whenDeleted="Delete")],
     "configuration_checksum": lambda o: pod(o, "server")["metadata"].pop("annotations"),
     "known_flags": lambda o: main_container(o, "server")["args"].append("--fast"),
 }
@@ -320,12 +503,13 @@ BREAK = {
 class Rules(unittest.TestCase):
     def test_each_rule_finds_what_it_is_for(self):
         self.assertEqual(set(BREAK), set(lint_chart.RULES), "a rule without its fixture")
-        whole = render()
-        for title, damage in BREAK.items():
-            with self.subTest(title):
-                objects = copy.deepcopy(whole)
-                damage(objects)
-                self.assertNotEqual(lint_chart.lint(objects, FLAGS, only={title}), [], f"{title} found nothing")
+        whole = render(MATRIX["monitored"])
+        for title, damages in BREAK.items():
+            for number, damage in enumerate(damages if isinstance(damages, list) else [damages]):
+                with self.subTest(f"{title}, {number}"):
+                    objects = copy.deepcopy(whole)
+                    damage(objects)
+                    self.assertNotEqual(lint_chart.lint(objects, FLAGS, only={title}), [], f"{title} found nothing")
 
     def test_certificates_must_have_the_names_that_are_called(self):
         objects = render(MATRIX["cert-manager"])
@@ -464,6 +648,10 @@ class Examples(unittest.TestCase):
         self.assertEqual(inner, {**whole, "template": inner["template"]})
         self.assertEqual(task["replicas"], whole["completions"])
         self.assertIn("env", volcano["plugins"], "which sets VC_TASK_INDEX")
+        # One pod's end is made good by one pod; but for a bad configuration, which comes before whatever else its end is.
+        self.assertEqual([(p.get("exitCode") or p["event"], p["action"]) for p in task["policies"]], [
+            (2, "AbortJob"), ("PodFailed", "RestartPod"), ("PodEvicted", "RestartPod"), ("TaskCompleted", "CompleteJob")])
+        self.assertNotIn("policies", volcano)
         for template in (inner["template"], task["template"]):
             labels, own = whole["template"]["metadata"]["labels"], template["metadata"]["labels"]
             self.assertEqual({k: v for k, v in labels.items() if not k.endswith(("/version", "/managed-by", "/chart"))}, own)
@@ -475,10 +663,18 @@ class Examples(unittest.TestCase):
                 container["env"].append(whole["template"]["spec"]["containers"][0]["env"][1])
             self.assertEqual(template["spec"], whole["template"]["spec"])
 
-    def test_kueue_s_values_render(self):
-        objects = render(["workers.jobLabels.kueue\\.x-k8s\\.io/queue-name=training"])
-        job = next(o for o in objects if o["kind"] == "Job" and lint_chart.component(o) == "worker")
+    def test_kueue_s_command_renders(self):
+        """As the example has it."""
+        text = (CHART / "examples/kueue.yaml").read_text()
+        command = re.search(r"^#   (helm install (?:.*\\\n#)*.*)$", text, re.M)[1].replace("\\\n#", " ")
+        done = run(HELM, "template", *shlex.split(command.replace("deploy/helm/foreshard", str(CHART)))[2:])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        job = next(o for o in yaml.load_all(done.stdout, LOADER) if o and o["kind"] == "Job" and lint_chart.component(o) == "worker")
         self.assertEqual(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "training")
+        self.assertEqual(job["metadata"]["annotations"], {"kueue.x-k8s.io/job-min-parallelism": "1",
+                                                          "kueue.x-k8s.io/job-completions-equal-parallelism": "true"})
+        # Fewer completions than the least that it names would be refused.
+        self.assertNotIn("maxFailedIndexes", job["spec"])
 
 
 def containers_of(node):

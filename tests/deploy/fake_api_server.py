@@ -15,7 +15,7 @@ _GROUPS = {"apps": {"statefulsets": "StatefulSet"}, "batch": {"jobs": "Job"}, "n
 
 
 class FakeApiServer:
-    """objects: data by (plural kind, name), all in whatever namespace is asked."""
+    """objects: data by (plural kind, name), or where a spec is among them spec and metadata; all in whatever namespace is asked."""
 
     def __init__(self, objects):
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -62,7 +62,11 @@ def answer_to(path, objects):
         return 200, resources("v1", _KINDS)
     if len(path) == 3 and path[0] == "apis" and path[1] in _GROUPS:
         return 200, resources(f"{path[1]}/v1", _GROUPS[path[1]])
-    if len(path) == 6 and (path[4], path[5]) in objects:
-        return 200, {"apiVersion": "v1", "kind": _KINDS[path[4]], "metadata": {"name": path[5], "namespace": path[3]},
-                     "data": objects[path[4], path[5]]}
+    # /api/v1/namespaces/N/KIND/NAME, /apis/GROUP/v1/namespaces/N/KIND/NAME
+    group, rest = (path[1], path[2:]) if path[0] == "apis" else ("", path[1:])
+    if len(rest) == 5 and (rest[3], rest[4]) in objects:
+        held = objects[rest[3], rest[4]]
+        return 200, {"apiVersion": f"{group}/v1" if group else "v1", "kind": (_GROUPS[group] if group else _KINDS)[rest[3]],
+                     **({"spec": held["spec"]} if "spec" in held else {"data": held}),
+                     "metadata": {**(held.get("metadata", {}) if "spec" in held else {}), "name": rest[4], "namespace": rest[2]}}
     return 404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": "not found"}

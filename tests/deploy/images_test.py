@@ -215,6 +215,16 @@ class Built(unittest.TestCase):
                                                   "localhost/cuda:1", "foreshard-worker", "--version"))
 
 
+    def test_where_nvidia_s_base_says_its_libraries_lie_is_kept(self):
+        text = (found_tools.SOURCE / "deploy/docker/Dockerfile.cuda").read_text()
+        own = re.search(r"^ENV LD_LIBRARY_PATH=.*$", text, re.M)[0]
+        with container_image.Storage() as storage, tempfile.TemporaryDirectory(prefix="foreshard-path-") as here:
+            here = pathlib.Path(here)
+            for base, kept in (("", ""), ("ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64", ":/usr/local/nvidia/lib:/usr/local/nvidia/lib64")):
+                (here / "Dockerfile").write_text("\n".join(["FROM scratch AS base", base, "FROM base", own]) + "\n")
+                storage.buildah("bud", "--isolation=chroot", "--layers=false", "--tag=localhost/path:1", "--file", here / "Dockerfile", here)
+                self.assertIn(f"LD_LIBRARY_PATH=/opt/foreshard/lib{kept}", container_image.inspect(storage, "localhost/path:1")["Config"]["Env"])
+
     def test_toolkit_and_cudnn_are_taken_from_where_nvidia_s_packages_put_them(self):
         """Of Dockerfile.cuda what takes them, from a stand-in of the image for developers: a folder with links inside, and
         headers that are links of update-alternatives to where nothing is in another image."""

@@ -8,6 +8,8 @@ A finding is "rule: object: what is wrong". `known_flags` are those that the rea
 
 import re
 
+import server_bounds
+
 RULES = {}
 
 
@@ -218,6 +220,9 @@ def ports_exist(release):
             if port["targetPort"] not in have:
                 yield thing, f'port {port["targetPort"]} is none of its pods'
     for thing in release.kind("PodMonitor"):
+        for workload, template in release.pods():
+            if not matches(thing["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]):
+                yield thing, f"does not choose the pods of {name(workload)}"
         for endpoint in thing["spec"]["podMetricsEndpoints"]:
             for workload, template, container in release.main_containers():
                 if matches(thing["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]) and \
@@ -233,6 +238,10 @@ def ports_are_listened_on(release):
         declared = {str(p["containerPort"]) for p in container["ports"]}
         if listened != declared:
             yield workload, f"listens on {sorted(listened)}, declares {sorted(declared)}"
+        for flag in ("--listen", "--health-listen", "--metrics-listen"):
+            for address in said.get(flag, []):
+                if address.rpartition(":")[0] != "0.0.0.0":
+                    yield workload, f"{flag}={address}: nobody outside the pod reaches it"
 
 
 @rule
@@ -241,20 +250,42 @@ def server_probes(release):
         if component(workload) != "server":
             continue
         health = flags(container).get("--health-listen", [":none"])[0].rpartition(":")[2]
+        # Of the server as a whole: whether it serves.
         for probe in ("startupProbe", "readinessProbe"):
-            if str(container.get(probe, {}).get("grpc", {}).get("port")) != health:
+            asked = container.get(probe, {}).get("grpc", {})
+            if str(asked.get("port")) != health or asked.get("service"):
                 yield workload, f"{probe}: a gRPC probe of the health port"
-        live = container.get("livenessProbe", {})
-        if "grpc" in live or str(live.get("tcpSocket", {}).get("port")) != health:
-            yield workload, "livenessProbe: of the process alone, or a server that drains is killed"
+        asked = container.get("livenessProbe", {}).get("grpc", {})
+        if str(asked.get("port")) != health or asked.get("service") != "liveness":
+            yield workload, "livenessProbe: of the service liveness, or a server that drains is killed, or one that hangs is not"
+
+
+@rule
+def probes_have_bounds(release):
+    """How long each goes on failing before it has an effect: a start may be long, a server that is not ready is known soon, and
+    none is killed for a moment's pause."""
+    for workload, _, container in release.main_containers():
+        for probe, least, most in (("startupProbe", 60, 86400), ("readinessProbe", 5, 30), ("livenessProbe", 60, 300)):
+            if probe not in container:
+                continue
+            said = container[probe]
+            period, timeout = said.get("periodSeconds", 10), said.get("timeoutSeconds", 1)
+            if not least <= period * said.get("failureThreshold", 3) <= most:
+                yield workload, f"{probe}: takes effect after {period * said.get('failureThreshold', 3)} s, not {least} to {most}"
+            if timeout > period or (probe != "startupProbe" and timeout < 2):
+                yield workload, f"{probe}: a timeout of {timeout} s, every {period} s"
+            if "initialDelaySeconds" in said:
+                yield workload, f"{probe}: the start-up probe is what waits"
 
 
 @rule
 def time_to_drain(release):
-    for workload, template in release.pods():
-        least = 45 if component(workload) == "server" else 10
+    for workload, template, container in release.main_containers():
+        least = 10
+        if component(workload) == "server":
+            least = server_bounds.stop_seconds("--state-directory" in flags(container)) + server_bounds.MARGIN_SECONDS
         if template["spec"].get("terminationGracePeriodSeconds", 30) < least:
-            yield workload, f"terminationGracePeriodSeconds below {least}: killed while it drains"
+            yield workload, f"terminationGracePeriodSeconds below {least}: killed while it drains or writes its last checkpoint"
 
 
 @rule
@@ -271,8 +302,22 @@ def disruption_budget(release):
 @rule
 def spread(release):
     for workload in release.kind("StatefulSet"):
-        if not workload["spec"]["template"]["spec"].get("topologySpreadConstraints"):
+        said = workload["spec"]["template"]["spec"].get("topologySpreadConstraints", [])
+        if not said:
             yield workload, "servers must spread over hosts"
+        for constraint in said:
+            if constraint.get("labelSelector") != workload["spec"]["selector"] or constraint.get("maxSkew") != 1:
+                yield workload, "its spread must count its own pods, and them alone"
+            # Too few hosts are no reason not to train.
+            if constraint.get("whenUnsatisfiable") != "ScheduleAnyway":
+                yield workload, "with fewer hosts than shards, some would never start"
+
+
+@rule
+def update_strategy(release):
+    for workload in release.kind("StatefulSet"):
+        if workload["spec"].get("updateStrategy") != {"type": "RollingUpdate"}:
+            yield workload, "an upgrade must replace all servers, one by one"
 
 
 @rule
@@ -282,23 +327,26 @@ def worker_jobs(release):
         if spec["template"]["spec"].get("restartPolicy") != "Never" or spec.get("podReplacementPolicy") != "Failed":
             yield workload, "restartPolicy Never and podReplacementPolicy Failed: two pods of one slot fence each other"
         if component(workload) == "worker":
-            if spec.get("completionMode") != "Indexed" or "backoffLimitPerIndex" not in spec or spec["completions"] != spec["parallelism"]:
-                yield workload, "workers: indexed, failures counted by index, all at once"
+            if spec.get("completionMode") != "Indexed" or spec.get("backoffLimitPerIndex", 0) < 1 or spec["completions"] != spec["parallelism"]:
+                yield workload, "workers: indexed, failures counted by index and made good, all at once"
+            # Without it there is no bound, and Kueue may admit fewer.
+            if "maxFailedIndexes" in spec:
+                yield workload, "maxFailedIndexes: a worker that stays away ends the others"
+        elif spec.get("backoffLimit", 6) < 1:
+            yield workload, "backoffLimit: an evaluator that fails once never comes again"
 
 
 @rule
 def failure_policy(release):
+    """In this order, since the first rule that fits decides."""
+    wanted = [{"action": "FailJob", "onExitCodes": {"containerName": "foreshard", "operator": "In", "values": [2]}},
+              {"action": "Ignore", "onExitCodes": {"containerName": "foreshard", "operator": "In", "values": [4, 143]}},
+              {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
     for workload in release.kind("Job"):
-        rules = workload["spec"].get("podFailurePolicy", {}).get("rules", [])
-        fails = [r for r in rules if r["action"] == "FailJob" and r.get("onExitCodes", {}).get("values") == [2]]
-        fenced = [r for r in rules if r["action"] == "Ignore" and r.get("onExitCodes", {}).get("values") == [4]]
-        disrupted = [r for r in rules if r["action"] == "Ignore" and any(c["type"] == "DisruptionTarget" for c in r.get("onPodConditions", []))]
-        if not (fails and fenced and disrupted):
-            yield workload, "exit 2 must fail the Job; disruptions and exit 4 must not count"
-        names = {c["name"] for c in workload["spec"]["template"]["spec"]["containers"]}
-        for r in rules:
-            if "onExitCodes" in r and r["onExitCodes"].get("containerName") not in names:
-                yield workload, "podFailurePolicy names a container that is not there"
+        if workload["spec"].get("podFailurePolicy", {}).get("rules") != wanted:
+            yield workload, "exit 2 must fail the Job; 4, 143 and disruptions must not count"
+        if "foreshard" not in {c["name"] for c in workload["spec"]["template"]["spec"]["containers"]}:
+            yield workload, "podFailurePolicy names a container that is not there"
 
 
 @rule
@@ -306,6 +354,14 @@ def worker_slot(release):
     for workload, _, container in release.main_containers():
         if component(workload) == "worker" and flags(container).get("--slot") != ["$(JOB_COMPLETION_INDEX)"]:
             yield workload, "a worker's slot must be its pod's index, so that a replacement fences what it replaces"
+
+
+@rule
+def roles(release):
+    for workload, _, container in release.main_containers():
+        wanted = ["evaluator"] if component(workload) == "evaluator" else None
+        if flags(container).get("--role") != wanted:
+            yield workload, f"--role: {wanted or 'none'}"
 
 
 @rule
@@ -413,38 +469,66 @@ def trust(release):
 
 @rule
 def network_policies(release):
-    policies = release.kind("NetworkPolicy")
+    """Just what they have to allow: servers are called by workers, evaluator and whoever has the admin's label, and call nobody;
+    workers call servers and DNS; metrics are for one namespace."""
+    def selector(of):
+        wanted = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
+        labels = next((t["metadata"]["labels"] for w, t in release.pods() if component(w) == of), None)
+        if labels is None:  # not among the pods: whoever else starts workers uses the same labels
+            labels = {**next(t["metadata"]["labels"] for _, t in release.pods()), "app.kubernetes.io/component": of}
+        return {"podSelector": {"matchLabels": {key: labels[key] for key in wanted}}}
+
+    def tcp(port):
+        return [{"protocol": "TCP", "port": port}]
+
+    policies = {}
+    for policy in release.kind("NetworkPolicy"):
+        of = policy["spec"]["podSelector"].get("matchLabels", {}).get("app.kubernetes.io/component")
+        if of in policies or {"podSelector": policy["spec"]["podSelector"]} != selector(of):
+            yield policy, "it is for others than one component's pods"
+        policies[of] = policy
+    ports = {p["name"]: p["containerPort"] for w, _, c in release.main_containers() if component(w) == "server" for p in c["ports"]}
+    admin, scraper = None, None
     for workload, template in release.pods():
-        own = [p["spec"] for p in policies if matches(p["spec"]["podSelector"]["matchLabels"], template["metadata"]["labels"])]
-        if not any(set(p["policyTypes"]) == {"Ingress", "Egress"} for p in own):
+        policy = policies.get(component(workload))
+        if policy is None or set(policy["spec"].get("policyTypes", [])) != {"Ingress", "Egress"}:
             yield workload, "no NetworkPolicy covers both directions"
-    servers = [t["metadata"]["labels"] for w, t in release.pods() if component(w) == "server"]
-    for workload, template, container in release.main_containers():
-        if component(workload) == "server":
             continue
-        out = [e for p in policies if matches(p["spec"]["podSelector"]["matchLabels"], template["metadata"]["labels"])
-               for e in p["spec"].get("egress", [])]
-        into = [i for p in policies if servers and matches(p["spec"]["podSelector"]["matchLabels"], servers[0])
-                for i in p["spec"].get("ingress", [])]
-        port = int(flags(container)["--servers"][0].rpartition(":")[2])
-
-        def allows(entries, side, labels):
-            return any(any(p.get("port") == port for p in e.get("ports", [])) and
-                       any(matches(peer.get("podSelector", {}).get("matchLabels", {"none": ""}), labels) for peer in e.get(side, []))
-                       for e in entries)
-
-        if servers and policies and not (allows(out, "to", servers[0]) and allows(into, "from", template["metadata"]["labels"])):
-            yield workload, "network policies keep it from the servers"
-        if policies and not any(p.get("port") == 53 for e in out for p in e.get("ports", [])):
-            yield workload, "network policies keep it from DNS"
+        ingress, egress = policy["spec"].get("ingress", []), policy["spec"].get("egress", [])
+        scrape = ingress[-1] if ingress else {}
+        scraper = scraper or scrape.get("from")
+        namespace = [peer.get("namespaceSelector", {}).get("matchLabels", {}) for peer in scrape.get("from", [])]
+        if scrape != {"from": scraper, "ports": tcp(ports["metrics"])} or [set(n) for n in namespace] != [{"kubernetes.io/metadata.name"}] \
+                or set(scrape["from"][0]) != {"namespaceSelector"}:
+            yield policy, "metrics: of one namespace, on their port alone"
+        if component(workload) == "server":
+            calls = ingress[0] if len(ingress) == 2 else {}
+            admin = calls.get("from", [{}])[-1]
+            if calls != {"from": [selector("worker"), selector("evaluator"), admin], "ports": tcp(ports["grpc"])} \
+                    or set(admin) != {"podSelector"} or len(admin["podSelector"].get("matchLabels", {})) != 1:
+                yield policy, "servers are for workers, evaluator and admins, on the port of their calls alone"
+            if egress:
+                yield policy, "servers call nobody"
+        else:
+            dns = {"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}],
+                   "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+            if len(ingress) != 1 or egress != [{"to": [selector("server")], "ports": tcp(ports["grpc"])}, dns, *release.more_egress]:
+                yield policy, "it calls servers and DNS, and nobody calls it but for metrics"
 
 
 @rule
 def state_is_kept(release):
     for workload, _, container in release.main_containers():
-        said = flags(container)
-        if component(workload) == "server" and "--state-directory" in said and not workload["spec"].get("volumeClaimTemplates"):
-            yield workload, "--state-directory needs a claim"
+        for path in flags(container).get("--state-directory", []):
+            claims = {c["metadata"]["name"] for c in workload["spec"].get("volumeClaimTemplates", [])}
+            under = [m for m in container["volumeMounts"] if path == m["mountPath"] or path.startswith(m["mountPath"] + "/")]
+            nearest = max(under, key=lambda m: len(m["mountPath"]), default={"name": None})
+            if nearest["name"] not in claims or path.startswith("/tmp"):
+                yield workload, f"--state-directory={path} must lie on a claim"
+    for workload in release.kind("StatefulSet"):
+        kept = workload["spec"].get("persistentVolumeClaimRetentionPolicy")
+        if workload["spec"].get("volumeClaimTemplates") and kept != {"whenDeleted": "Retain", "whenScaled": "Retain"}:
+            yield workload, "its claims must stay when it goes, or has fewer pods"
 
 
 @rule
@@ -466,10 +550,12 @@ def known_flags(release):
                 yield workload, f"{program} has no flag {flag}"
 
 
-def lint(objects, known_flags, given=(), only=None):
-    """given: names of secrets and config maps that values name and the chart does not make."""
+def lint(objects, known_flags, given=(), only=None, more_egress=()):
+    """given: names of secrets and config maps that values name and the chart does not make; more_egress: rules of
+    networkPolicy.workerEgress."""
     release = Release(objects, known_flags)
     release.given = set(given)
+    release.more_egress = list(more_egress)
     found = []
     for title, check in RULES.items():
         if only is not None and title not in only:

@@ -15,6 +15,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import alert_bounds
 import found_tools
 import real_fleet
 
@@ -68,6 +69,37 @@ class Files(unittest.TestCase):
                             ["test", "rules", cases]):
                 done = subprocess.run([PROMTOOL, *command], capture_output=True, text=True)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_alerts_fire_beyond_their_thresholds_and_not_before_their_time(self):
+        self.assertEqual(set(alert_bounds.BOUNDS), {a["alert"] for a in alerts() if "alert" in a})
+        if PROMTOOL is None:
+            self.skipTest("no promtool: tools/install-deploy-tools")
+        self.assertEqual(self.promtool_of(RULES.read_text()), "")
+
+    def test_another_threshold_or_time_is_found(self):
+        """In rules that are damaged: each alert a step too late, a step too early, with a threshold that is higher."""
+        if PROMTOOL is None:
+            self.skipTest("no promtool: tools/install-deploy-tools")
+        every = {a["alert"] for a in alerts() if "alert" in a}
+        at_once = {"ForeshardCheckpointFailed", "ForeshardJournalFailed"}
+        by_presence = {"ForeshardServerGone", "ForeshardDealingStopped", "ForeshardNoWorkers"}
+        text = RULES.read_text()
+        for damaged, found in (
+                (re.sub(r"for: (\d+)m\b", lambda m: f"for: {int(m[1]) * 60 + 15}s", text).replace("for: 0s", "for: 15s"), every),
+                (re.sub(r"for: (\d+)m\b", lambda m: f"for: {int(m[1]) * 60 - 15}s", text), every - at_once),
+                (re.sub(r"> (0\.\d+|25|1800)\b", lambda m: f"> {float(m[1]) * 1.3}", text).replace("group_left 0.4", "group_left 0.3")
+                 .replace('expired"}) > 0', 'expired"}) > 1').replace("journal_failed == 1", "journal_failed == 2")
+                 .replace("[30m]) > 0", "[30m]) > 2"), every - by_presence)):
+            self.assertEqual(set(re.findall(r'alertname=\\"(\w+)', self.promtool_of(damaged))), found)
+
+    def promtool_of(self, rules):
+        """What promtool finds wrong in rules at the bounds of each alert."""
+        with tempfile.TemporaryDirectory() as folder:
+            file, cases = pathlib.Path(folder) / "rules.yaml", pathlib.Path(folder) / "cases.yaml"
+            file.write_text(rules)
+            cases.write_text(yaml.safe_dump(alert_bounds.promtool_cases(file)))
+            done = subprocess.run([PROMTOOL, "test", "rules", cases], capture_output=True, text=True)
+            return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def test_every_alert_has_its_case_severity_summary_and_runbook(self):
         cases = (found_tools.SOURCE / "tests/deploy/rules_test.yaml").read_text()

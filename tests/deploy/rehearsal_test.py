@@ -252,7 +252,8 @@ class Rehearsal(unittest.TestCase):
         self.assertGreater(self.network.names.asked, 0)
         self.locked(servers.pods[0])
 
-        self.a_worker_is_evicted(workers)
+        self.a_worker_ends_early(workers, workers.evict, "evicted")
+        self.a_worker_ends_early(workers, workers.delete_pod, "deleted")
         self.a_worker_crashes(workers)
         self.a_server_dies(servers)
         self.a_node_is_cut_off(workers)
@@ -264,7 +265,7 @@ class Rehearsal(unittest.TestCase):
         took = self.cluster.run(lambda: workers.complete and evaluator.complete, 180, "the Jobs complete")
         self.say(f"the Jobs are complete, {took:.0f} s later")
         self.assertEqual(workers.succeeded, set(range(SCALED)))
-        bad = "\n".join(life.log() for life in workers.over + evaluator.over if life.exit_status not in (0, 4, 137))
+        bad = "\n".join(life.log() for life in workers.over + evaluator.over if life.exit_status not in (0, 4, 137, 143))
         self.assertEqual(workers.failures, {0: 1}, f"failures that count, by index: of the crash alone\n{bad}")
         self.assertEqual(evaluator.failures, {}, bad)
         self.assertTrue(servers.ready(), "servers stay and keep the parameters")
@@ -281,12 +282,14 @@ class Rehearsal(unittest.TestCase):
             status, output = server.execute(["tar", "-cf", f"{folder}/written.tar", "-C", "/", "etc/hosts"])
             self.assertEqual(status == 0, allowed, f"{folder}: {output}")
 
-    def a_worker_is_evicted(self, workers):
-        old = workers.evict(1)
-        took = self.until(lambda: 1 in workers.running and workers.running[1] is not old and self.steps(workers.running[1]) > 0,
-                          "a replaced worker trains")
-        self.report("a worker's pod evicted", took)
-        self.assertEqual(old.exit_status, 128 + signal.SIGKILL)
+    def a_worker_ends_early(self, workers, end, how):
+        """It leaves within its grace period; its index is neither done nor failed, so that another pod has it."""
+        old = end(1)
+        took = self.until(lambda: old.ended and (1 in workers.succeeded or 1 in workers.failures or (
+            1 in workers.running and self.steps(workers.running[1]) > 0)), "a replaced worker trains")
+        self.assertEqual(old.exit_status, 128 + signal.SIGTERM, old.log())
+        self.assertEqual((workers.succeeded, workers.failures), (set(), {}), "its end counts as nothing")
+        self.report(f"a worker's pod {how}", took)
 
     def a_worker_crashes(self, workers):
         """It counts, and the Job waits before it makes it good; meanwhile the others train."""

@@ -17,6 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import found_tools
 import real_fleet
+import server_bounds
 
 JOB = """
 name: "on_metal" seed: 1
@@ -28,6 +29,8 @@ schedule { learning_rate: 0.01 }
 servers { shards: 1 }
 """
 UNITS = found_tools.SOURCE / "deploy/systemd"
+# Beside daemons that this machine may really have.
+OFFSET = 20000
 HARDENED = ("NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes",
             "ProtectKernelModules=yes", "ProtectKernelTunables=yes", "ProtectControlGroups=yes", "RestrictSUIDSGID=yes",
             "RestrictNamespaces=yes", "SystemCallFilter=@system-service", "User=foreshard", "UMask=0027")
@@ -46,6 +49,10 @@ class Units(unittest.TestCase):
                 self.assertIn(line, lines, path.name)
             self.assertTrue(any(re.match(r"RestartPreventExitStatus=.*\b2\b", l) for l in lines), path.name)
 
+    def test_a_worker_that_was_told_to_end_has_not_failed(self):
+        for path in UNITS.glob("*.service"):
+            self.assertEqual("SuccessExitStatus=143" in path.read_text().splitlines(), "server" not in path.name, path.name)
+
     def test_their_command_lines_are_the_programs_(self):
         for path in UNITS.glob("*.service"):
             command = re.search(r"^ExecStart=/usr/bin/(\S+) (.*)$", path.read_text(), re.M)
@@ -59,11 +66,11 @@ class Units(unittest.TestCase):
             for flag in re.findall(r"(?<![\w-])--[a-z-]+", settings.replace("`tools/make-certificates`; --insecure", "")):
                 self.assertIn(flag, have, f"{path.name}'s settings")
 
-    def test_the_grace_period_is_longer_than_the_drain(self):
-        main = (found_tools.SOURCE / "server/main.cc").read_text()
-        bound = int(re.search(r"kShutdownBound\{(\d+)\}", main)[1])
-        stop = int(re.search(r"TimeoutStopSec=(\d+)s", (UNITS / "foreshard-server@.service").read_text())[1])
-        self.assertGreater(stop, bound)
+    def test_the_grace_period_is_longer_than_the_drain_and_the_last_checkpoint(self):
+        unit = (UNITS / "foreshard-server@.service").read_text()
+        stop = int(re.search(r"TimeoutStopSec=(\d+)s", unit)[1])
+        self.assertIn("--state-directory=", unit)
+        self.assertGreaterEqual(stop, server_bounds.stop_seconds(state=True) + server_bounds.MARGIN_SECONDS)
 
 
 class Installed(unittest.TestCase):
@@ -165,6 +172,69 @@ class Installed(unittest.TestCase):
                 self.assertTrue(list((folder / "state/server-0").glob("checkpoint.*")), "its last checkpoint")
             finally:
                 real_fleet.end(processes)
+
+    def test_the_guide_s_daemons_run_beside_each_other_and_are_all_scraped(self):
+        """Every unit that the guide starts, on its machine (an address of loopback each) and with its settings; ports moved by OFFSET."""
+        text = (found_tools.SOURCE / "deploy/README.md").read_text()
+        text = text[text.index("## From zero to a training cluster: machines with systemd"):text.index("## Watching it")]
+        settings = {}  # by (host, file)
+        for hosts, file, lines in re.findall(r"^\| ([\w, ]+) \| `([\w-]+\.env)` \| (.*) \|$", text, re.M):
+            for host in hosts.split(", "):
+                settings[host, file] = dict(line.split("=", 1) for line in re.findall(r"`(FORESHARD_\w+=[^`]*)`", lines))
+        servers = re.search(r"`FORESHARD_SERVERS=([\w:,]+)`", text)[1]
+        started = [(host, unit) for host, units in re.findall(r"(\w+)\$ +systemctl enable --now ((?:foreshard-[\w@-]+ ?)+)", text)
+                   for unit in units.split()]
+        second = dict(re.findall(r"`(FORESHARD_METRICS_LISTEN)=([\d.:]+)`, for a second one of delta", text))
+        settings["delta", "worker-2.env"] = second
+        self.assertEqual(len(started), 5, started)
+        started.append(("delta", "foreshard-worker@2"))
+        places = {host: f"127.0.77.{number + 1}" for number, host in enumerate(sorted({host for host, _ in started}))}
+
+        def moved(address):
+            host, _, port = address.rpartition(":")
+            return f"{host}:{int(port) + OFFSET}"
+
+        def own(host, address):
+            return moved(address.replace("0.0.0.0", places[host]))
+
+        with tempfile.TemporaryDirectory(prefix="foreshard-guide-") as folder:
+            folder = pathlib.Path(folder)
+            (folder / "job.textproto").write_text(JOB.replace("shards: 1", "shards: 2").replace("examples: 6400", "examples: 640000")
+                                                  .replace("epochs: 1", "epochs: 1000"))
+            names = [f"--server={places[host]}" for host in ("alpha", "beta")] + ["--worker=gamma", "--worker=delta"]
+            made = subprocess.run([self.root / "usr/bin/foreshard-make-certificates", *names, folder / "trust"], capture_output=True, text=True,
+                                  check=False)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            processes, metrics = {}, {}
+            try:
+                for host, unit in started:
+                    title, _, instance = unit.removeprefix("foreshard-").partition("@")
+                    file = f"{title}-{instance}.env" if title == "worker" else f"{title}.env"
+                    have = settings[host, file]
+                    metrics[host, unit] = have["FORESHARD_METRICS_LISTEN"]
+                    given = {key: own(host, value) for key, value in have.items()}
+                    if title != "server":
+                        given["FORESHARD_SERVERS"] = ",".join(moved(a.replace(a.partition(":")[0], places[a.partition(":")[0]]))
+                                                              for a in servers.split(","))
+                        given["FORESHARD_DEVICE"] = "cpu"
+                    state = folder / f"state-{host}"
+                    state.mkdir(exist_ok=True)
+                    trust = folder / "trust" / (places[host] if title == "server" else host)
+                    command = self.command(f"foreshard-{title}@.service" if instance else f"foreshard-{title}.service", instance, {
+                        "/etc/foreshard/job.textproto": folder / "job.textproto", "/var/lib/foreshard": state, "/etc/foreshard/trust": trust}, given)
+                    with open(folder / f"{host}-{unit}.log", "w") as log:
+                        processes[host, unit] = subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT)
+
+                def all_answer():
+                    for (host, unit), process in processes.items():
+                        self.assertIsNone(process.poll(), f"{host}: {unit}: {(folder / f'{host}-{unit}.log').read_text()}")
+                    return all("foreshard_build_info" in real_fleet.fetch(own(host, address)) for (host, _), address in metrics.items())
+
+                real_fleet.wait_until(all_answer, "every daemon's metrics answer")
+            finally:
+                real_fleet.end(processes.values())
+        self.assertEqual({f"{host}:{address.rpartition(':')[2]}" for (host, unit), address in metrics.items() if unit != "foreshard-worker@2"},
+                         set(re.search(r"targets: \[(.*)\]", (found_tools.SOURCE / "deploy/prometheus/prometheus.yml").read_text())[1].split(", ")))
 
     def test_completion_offers_what_the_programs_have(self):
         script = self.root / "usr/share/bash-completion/completions/foreshard"

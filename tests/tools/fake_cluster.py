@@ -38,7 +38,8 @@ def passes(state):
             state["versions"][ordinal] += 3
     have = {p["index"] for p in state["pods"] if p["component"] == "worker"}
     for index in range(state["count"]):
-        if index not in have and not ("worker-stays-away" in state["faults"] and state["killed"] and index == 1):
+        stays_away = "worker-stays-away" in state["faults"] and state["killed"] and index == 1
+        if index not in have | state["done"] and not stays_away:
             state["pods"].append(pod(state, "worker", index))
     if "job-fails" in state["faults"] and state["killed"]:
         state["job"] = "Failed"
@@ -95,8 +96,10 @@ def kubectl(state, arguments):
             items.append({**leaving, "metadata": {**leaving["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
         return 0, json.dumps({"items": items}), ""
     if arguments[:2] == ["get", "jobs"]:
-        conditions = [{"type": state["job"], "status": "True", "message": "Pod ended with 2"}] if state["job"] else []
-        return 0, json.dumps({"items": [{"metadata": {"name": f"{NAME}-workers-0123"}, "status": {"conditions": conditions}}]}), ""
+        status = {"conditions": [{"type": state["job"], "status": "True", "message": "Pod ended with 2"}] if state["job"] else []}
+        if state["done"]:
+            status["completedIndexes"] = state["done_text"]
+        return 0, json.dumps({"items": [{"metadata": {"name": f"{NAME}-workers-0123"}, "status": status}]}), ""
     if arguments[:2] == ["get", "statefulset"]:
         spec = {"template": {"spec": {"containers": [{"args": ["--shard=ordinal", "--tls-key=/etc/foreshard/tls/tls.key"]}]}}}
         return 0, json.dumps({"spec": spec}), ""
@@ -113,8 +116,12 @@ def kubectl(state, arguments):
     if arguments[:2] == ["delete", "pod"]:
         mine = next(p for p in state["pods"] if p["name"] == arguments[2])
         if f'{mine["component"]}-lives-on' not in state["faults"]:
-            state["killed"] = True
+            forced = "--force" in arguments
+            state["ended"].append((mine["component"], forced))
+            state["killed"] = state["killed"] or forced
             replace(state, mine)
+            if mine["component"] == "worker" and ("forced-ends-well" if forced else "deleted-ends-well") in state["faults"]:
+                state.update(done={0, 1, 2}, done_text="0-2")
             if "node-gone" in state["faults"]:
                 state["leaving"].append(mine)
         return 0, "", ""
@@ -152,7 +159,8 @@ def helm(state, arguments):
 class FakeCluster:
     def __init__(self, faults=()):
         self.state = {"installed": False, "namespaces": ["default"], "pods": [], "versions": [5, 5], "made": 0, "calls": 0, "count": 0,
-                      "killed": False, "leaving": [], "rolling": [], "old": [], "claims": 0, "job": "", "faults": set(faults)}
+                      "killed": False, "leaving": [], "rolling": [], "old": [], "claims": 0, "job": "", "ended": [], "done": set(), "done_text": "",
+                      "faults": set(faults)}
 
     def call(self, command):
         passes(self.state)

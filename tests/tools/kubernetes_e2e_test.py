@@ -50,22 +50,25 @@ class KubernetesE2e(unittest.TestCase):
         done = self.run_it("--set", "tls.mode=none")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         for said in ("2 servers are ready", "3 workers train", "its slot trains again after", "from what its volume keeps",
-                     "scaled from 3 to 5", "rolled one by one", "the Jobs are complete", "nothing is left", "namespace e2e is gone",
-                     "All of it held."):
+                     "a worker's pod deleted", "a worker's pod killed", "scaled from 3 to 5", "rolled one by one",
+                     "the Jobs are complete", "nothing is left", "namespace e2e is gone", "All of it held."):
             self.assertIn(said, done.stdout)
         self.assertEqual(self.cluster["namespaces"], ["default"])
         self.assertIn("tls.mode=none", self.cluster["installed_with"])
+        self.assertEqual(self.cluster["ended"], [("worker", False), ("worker", True), ("server", True)])
 
     def test_what_goes_wrong_is_said_and_cleaned_up(self):
         for fault, said in {
                 "worker-stays-away": "a killed worker is replaced: not within 1 s",
+                "deleted-ends-well": "a deleted worker is replaced: its pod ended with 0",
+                "forced-ends-well": "a killed worker is replaced: its pod ended with 0",
                 "state-lost": "its volume did not keep its state",
                 "job-fails": "a Job failed: demo-foreshard-workers-0123: Pod ended with 2",
                 "ends-early": "give it more --epochs",
                 "left-behind": "left secret/left",
                 "install-refused": "helm install: Error: values don't meet"}.items():
             with self.subTest(fault):
-                done = self.run_it(*(["--wait-seconds=1"] if fault == "worker-stays-away" else []), faults={fault})
+                done = self.run_it(*(["--wait-seconds=1"] if fault in ("worker-stays-away", "left-behind") else []), faults={fault})
                 self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
                 self.assertIn(said, done.stderr)
                 self.assertIn("diagnosis of logs", done.stderr)
@@ -75,7 +78,7 @@ class KubernetesE2e(unittest.TestCase):
     def test_what_does_not_happen_is_missed(self):
         for fault, said in {
                 "not-training": "workers train: not within 1 s",
-                "worker-lives-on": "a killed worker is replaced: not within 1 s",
+                "worker-lives-on": "a deleted worker is replaced: not within 1 s",
                 "server-lives-on": "a killed server is replaced: not within 1 s",
                 "stands-still": "a replaced server applies updates: not within 1 s",
                 "not-scaled": "more workers train: not within 1 s",

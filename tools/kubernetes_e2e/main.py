@@ -11,7 +11,7 @@ from .release import Failure, Unusable
 
 _RELEASE = "demo"
 _DESCRIPTION = """Proves that Foreshard works on the cluster that kubectl reaches: installs the chart with its own job, which needs
-no data, in a namespace of its own; kills a worker's pod and a server's, scales the workers, rolls the servers while they train; waits
+no data, in a namespace of its own; deletes a worker's pod, kills one and a server's, scales the workers, rolls the servers while they train; waits
 until the Jobs complete; uninstalls, and looks whether anything is left. It takes some ten minutes, and needs 6 CPUs, a default storage
 class and rights to create a namespace."""
 _EPILOG = """Exit status: 0 all of it held; 1 something did not, and what; 2 no kubectl, helm or cluster, or a wrong argument;
@@ -111,21 +111,30 @@ class Run:
             self._goes_on(f"server {ordinal} applies updates", ordinal)
         self._say(f"{self._options.workers} workers train")
 
-    def kill_worker(self):
-        old, _ = self._until("worker 1 runs", lambda: self._release.workers().get(1))
-        self._release.delete_pod(old)
+    def _end_worker(self, end, how):
+        old, _ = self._until("worker 1 trains", lambda: (pod := self._release.workers().get(1)) and self._trains([pod.name]) and pod)
+        end(old)
 
         def replaced():
             new = self._release.workers().get(1)
+            if new is None and 1 in self._release.done_indexes():
+                raise Failure(f"a {how} worker is replaced: its pod ended with 0 before the job was over, so that its Job counts index 1 "
+                              "as done")
             return new is not None and new.uid != old.uid and new.runs and self._trains([new.name])
 
-        _, took = self._until("a killed worker is replaced", replaced)
-        self._say(f"a worker's pod killed: its slot trains again after {took:.1f} s")
+        _, took = self._until(f"a {how} worker is replaced", replaced)
+        self._say(f"a worker's pod {how}: its slot trains again after {took:.1f} s")
+
+    def delete_worker(self):
+        self._end_worker(self._release.delete_pod, "deleted")
+
+    def kill_worker(self):
+        self._end_worker(self._release.kill_pod, "killed")
 
     def kill_server(self):
         old = self._release.servers()[-1]
         before = self._version(old.index)
-        self._release.delete_pod(old)
+        self._release.kill_pod(old)
         start = time.monotonic()
         self._until("a killed server is replaced", lambda: any(
             s.name == old.name and s.uid != old.uid and s.ready for s in self._release.servers()))
@@ -164,9 +173,16 @@ class Run:
     def uninstall(self):
         self._release.helm("uninstall", _RELEASE, "--wait", f"--timeout={self._options.wait_seconds}s",
                            seconds=self._options.wait_seconds + 30)
-        left = [name for name in self._release.left() if not name.startswith("persistentvolumeclaim/")]
-        if left:
-            raise Failure(f"helm uninstall left {', '.join(left)}")
+
+        def left():
+            return [name for name in self._release.left() if not name.startswith("persistentvolumeclaim/")]
+
+        # Pods go after what made them: servers write a last checkpoint.
+        end = time.monotonic() + self._options.wait_seconds
+        while left() and time.monotonic() < end:
+            time.sleep(self._options.poll_seconds)
+        if left():
+            raise Failure(f"helm uninstall left {', '.join(left())}")
         self._release.kubectl("delete", "persistentvolumeclaims", "--selector", self._release.labels(),
                               f"--timeout={self._options.wait_seconds}s", seconds=self._options.wait_seconds + 30)
         left = self._release.left()
@@ -180,7 +196,7 @@ class Run:
             print(f"--- kubectl {' '.join(arguments)}\n{self._release.try_kubectl(*arguments)[-6000:]}", file=sys.stderr)
 
     def all(self):
-        for step in (self.install, self.kill_worker, self.kill_server, self.scale, self.roll, self.complete, self.uninstall):
+        for step in (self.install, self.delete_worker, self.kill_worker, self.kill_server, self.scale, self.roll, self.complete, self.uninstall):
             step()
 
     def clean(self):

@@ -132,8 +132,21 @@ class Release:
         return {p.index: p for p in self._pods("worker") if p.phase in ("Pending", "Running")}
 
     def delete_pod(self, pod):
+        """As a node that is drained does: it has its grace period."""
+        self.kubectl("delete", "pod", pod.name, "--wait=false")
+
+    def kill_pod(self, pod):
         """As if its node were gone: no time to end well."""
         self.kubectl("delete", "pod", pod.name, "--grace-period=0", "--force", "--wait=false")
+
+    def done_indexes(self):
+        """Of the workers' Job: those it counts as done. A pod that was deleted is gone, whatever it ended with."""
+        done = set()
+        for item in self._items("jobs", "worker"):
+            for part in filter(None, item.get("status", {}).get("completedIndexes", "").split(",")):
+                first, _, last = part.partition("-")
+                done |= set(range(int(first), int(last or first) + 1))
+        return done
 
     def status_of(self, server):
         """What `foreshard status --json` says, asked in the server's own pod; None: it does not answer (yet)."""

@@ -28,7 +28,7 @@ TEST(ServerMetrics, HasEverySeriesFromTheStart) {
         "foreshard_apply_duration_seconds_count", "foreshard_request_duration_seconds_count",
         "foreshard_parameter_version", "foreshard_learning_rate", "foreshard_epoch",
         "foreshard_workers", "foreshard_round_duration_seconds_count", "foreshard_build_info", "foreshard_shards",
-        "foreshard_refusals_total"}) {
+        "foreshard_refusals_total", "foreshard_job_finished"}) {
     EXPECT_THAT(text, HasSubstr(name));
   }
   for (const char* result : {"applied", "duplicate", "stale", "rejected", "skipped"}) {

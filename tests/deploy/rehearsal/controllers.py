@@ -154,6 +154,18 @@ class StatefulSet(_Controller):
         return len(self.pods) == self._spec["replicas"] and all(life.ready for life in self.pods.values())
 
 
+def _fits(rule, life):
+    """Whether a pod's end is what a rule of a podFailurePolicy is for."""
+    if "onExitCodes" in rule:
+        wanted = rule["onExitCodes"]
+        # Of a container that has run, and failed.
+        if not life.exit_status:
+            return False
+        return {"In": True, "NotIn": False}[wanted["operator"]] == (life.exit_status in wanted["values"])
+    have = {"DisruptionTarget": "True"} if life.disrupted else {}
+    return any(have.get(c["type"]) == c.get("status", "True") for c in rule["onPodConditions"])
+
+
 class Job(_Controller):
     def __init__(self, cluster, thing):
         super().__init__(cluster, thing)
@@ -208,13 +220,15 @@ class Job(_Controller):
         if life.phase == "Succeeded":
             self.succeeded.add(index)
             return
-        for rule in self._spec["podFailurePolicy"]["rules"]:
-            if life.exit_status in rule.get("onExitCodes", {}).get("values", []):
-                if rule["action"] == "FailJob":
-                    self.failed_because = f"{life.name} ended with {life.exit_status}"
-                else:
-                    self.ignored.append(life.exit_status)
-                return
+        rule = next((r for r in self._spec["podFailurePolicy"]["rules"] if _fits(r, life)), {"action": "Count"})
+        if rule["action"] == "FailJob":
+            self.failed_because = f"{life.name} ended with {life.exit_status}"
+            return
+        if rule["action"] == "Ignore":
+            self.ignored.append(life.exit_status)
+            return
+        if rule["action"] != "Count":
+            raise ValueError(f"the rehearsal knows nothing of the action {rule['action']}")
         self.failures[index] = self.failures.get(index, 0) + 1
         self._not_before[index] = now + _BACK_OFF_SECONDS * 2 ** (self.failures[index] - 1)
         most = self._spec.get("backoffLimitPerIndex", self._spec.get("backoffLimit"))
@@ -229,9 +243,14 @@ class Job(_Controller):
         self.lost.append(life)
         return life
 
+    def delete_pod(self, index):
+        """As kubectl delete pod: it has its grace period, and once it has ended the Job judges how."""
+        life = self.running[index]
+        life.delete(time.monotonic())
+        return life
+
     def evict(self, index):
-        """A node's disruption: the pod is killed at once, which the policy ignores."""
-        life = self.running.pop(index)
-        self.lost.append(life)
-        life.delete(time.monotonic(), grace_seconds=0)
+        """As the eviction API, which a node that is drained uses: deleted, and marked as disrupted."""
+        life = self.delete_pod(index)
+        life.disrupted = True
         return life

@@ -1,7 +1,7 @@
 """The kubelet's gRPC probe: grpc.health.v1.Health/Check over a connection, with as much of HTTP/2 as one
 call needs (RFC 9113; headers as literals without an index, RFC 7541 section 6.2.2).
 
-    serving(connection)      # True, False; OSError where no answer came
+    serving(connection, "liveness")      # True, False; OSError where no answer came
 """
 
 import struct
@@ -32,13 +32,15 @@ def _read(connection, size):
     return data
 
 
-def serving(connection):
+def serving(connection, service=""):
+    """Of a service; without one, of the server as a whole."""
+    name = service.encode()
+    message = b"\x0a" + bytes([len(name)]) + name if name else b""
     headers = b"".join(_header(*h) for h in (
         (":method", "POST"), (":scheme", "http"), (":path", "/grpc.health.v1.Health/Check"), (":authority", "localhost"),
         ("content-type", "application/grpc"), ("te", "trailers")))
-    # An empty message, not compressed: of the server as a whole.
     connection.sendall(_PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_HEADERS, _END_HEADERS, 1, headers)
-                       + _frame(_DATA, _END_STREAM, 1, bytes(5)))
+                       + _frame(_DATA, _END_STREAM, 1, struct.pack("!BI", 0, len(message)) + message))
     answer = b""
     for _ in range(_MOST_FRAMES):
         head = _read(connection, 9)

@@ -42,7 +42,7 @@ class Probe:
         try:
             if "grpc" in self._spec:
                 with connect(self._spec["grpc"]["port"], timeout) as connection:
-                    return grpc_health.serving(connection)
+                    return grpc_health.serving(connection, self._spec["grpc"].get("service", ""))
             with connect(self._spec["tcpSocket"]["port"], timeout):
                 return True
         except OSError:
@@ -68,6 +68,7 @@ class PodLife:
         self.exit_status = None   # of the container's last end; init containers have none
         self.restarts = 0
         self.liveness_kills = 0
+        self.disrupted = False    # its condition DisruptionTarget
         self.ready = False
         self.ready_at = None
         self.logs = []

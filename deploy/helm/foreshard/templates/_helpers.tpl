@@ -28,12 +28,12 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{- /* Takes (list $ override). */ -}}
+{{- /* Takes (list $ override). The digest of `image` is of its own repository and tag alone. */ -}}
 {{- define "foreshard.image" -}}
 {{- $root := index . 0 -}}
 {{- $own := index . 1 -}}
 {{- $repository := $own.repository | default $root.Values.image.repository -}}
-{{- $digest := $own.digest | default (ternary "" $root.Values.image.digest (ne (toString $own.repository) "")) -}}
+{{- $digest := $own.digest | default (ternary "" $root.Values.image.digest (or (ne (toString $own.repository) "") (ne (toString $own.tag) ""))) -}}
 {{- if $digest -}}
 {{- printf "%s@%s" $repository $digest -}}
 {{- else -}}
@@ -158,7 +158,8 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{- /* A change of the job, or of whatever else is mounted, makes new pods. */ -}}
+{{- /* A change of the job makes new pods. Not one of a Secret: renewed certificates are read where they are, and a new
+token has to reach all servers before the first worker with it comes, which would end with 2, and so fail its Job. */ -}}
 {{- define "foreshard.checksum" -}}
 {{- if .Values.job.existingConfigMap -}}
 {{- printf "%s %s" .Values.job.existingConfigMap (toJson .Values.job.set) | sha256sum | trunc 16 -}}
@@ -221,14 +222,15 @@ initContainers:
 {{- end }}
 {{- end -}}
 
-{{- /* A bad job, flag or certificate (2) is no better the next time; pods that a node took away
-and starts that a newer one has fenced (4) are no failures. */ -}}
+{{- /* The first rule that fits decides. A bad job, flag or certificate (2) is no better the next time; starts that
+a newer one has fenced (4), and pods that were told to end before the job was complete (143) or that a node took
+away, are no failures. */ -}}
 {{- define "foreshard.failurePolicy" -}}
 rules:
   - action: FailJob
     onExitCodes: {containerName: foreshard, operator: In, values: [2]}
   - action: Ignore
-    onExitCodes: {containerName: foreshard, operator: In, values: [4]}
+    onExitCodes: {containerName: foreshard, operator: In, values: [4, 143]}
   - action: Ignore
     onPodConditions:
       - {type: DisruptionTarget, status: "True"}
@@ -334,7 +336,10 @@ spec:
 Read from the job's text, as the programs count: training.max_workers, or the larger of twice training.workers and 8. */ -}}
 {{- define "foreshard.checkWorkers" -}}
 {{- $values := .Values -}}
-{{- $spec := regexReplaceAll "#[^\n]*" $values.job.spec "" -}}
+{{- /* Without comments, which do not begin within quotes; then without what is quoted. */ -}}
+{{- $quoted := "\"(?:[^\"\\\\\n]|\\\\.)*\"|'(?:[^'\\\\\n]|\\\\.)*'" -}}
+{{- $spec := regexReplaceAll (printf "(%s)|#[^\n]*" $quoted) $values.job.spec "${1}" -}}
+{{- $spec = regexReplaceAll $quoted $spec "" -}}
 {{- $most := regexFind "\\bmax_workers\\s*:\\s*[0-9]+" $spec | regexFind "[0-9]+$" | default "0" -}}
 {{- $planned := regexFind "\\bworkers\\s*:\\s*[0-9]+" $spec | regexFind "[0-9]+$" | default "0" -}}
 {{- range $values.job.set -}}
