@@ -129,7 +129,7 @@ class Files(unittest.TestCase):
             self.assertNotIn(place, places, where)
             places.add(place)
             for target in panel["targets"]:
-                self.assertIn("$job", target["expr"], where)
+                self.assertIn('namespace=~"$namespace",job_name=~"$job"', target["expr"], where)
                 self.assertNotIn("RATE", target["expr"], where)
 
 
@@ -169,7 +169,7 @@ class Daemons(unittest.TestCase):
 
     def check_prometheus(self, prometheus):
         def shown(target):
-            text = target["expr"].replace("$job", ".+").replace("$instance", ".+").replace("$__rate_interval", "5s")
+            text = target["expr"].replace("$namespace", ".*").replace("$job", ".+").replace("$instance", ".+").replace("$__rate_interval", "5s")
             return bool(prometheus.series(text))
 
         wanted = [(f'{file}: {panel["title"]}: {target["legendFormat"]}', target) for file, panel in panels()
