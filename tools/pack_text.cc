@@ -87,7 +87,7 @@ class RecordFolder {
       const std::string path = absl::StrCat(folder_, "/", TokenShardName(shard));
       auto file = OpenFile(path, "wbe");
       if (!file.ok()) return file.status();
-      if (auto s = Write(file->get(), TokenShardHeader(shard), path); !s.ok()) return s;
+      if (auto s = Write(file->get(), TokenShardHeader(index_, shard), path); !s.ok()) return s;
       const uint64_t end = records_ * (shard + 1) / shards;
       index_.records.push_back(end - done);
       for (; done < end; ++done) {

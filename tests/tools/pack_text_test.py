@@ -105,16 +105,18 @@ def records_of(folder):
         index = file.read()
     assert index[:8] == b"FSTOKENS"
     version, shards, sequence, vocabulary, pairs = struct.unpack_from("<5I", index, 8)
-    assert version == 1 and pairs == 0
+    assert version == 2 and pairs == 0
+    (vocabulary_sum,) = struct.unpack_from("<Q", index, 28)
     counts = struct.unpack_from(f"<{shards}Q", index, 36)
     kind = "H" if vocabulary <= 65536 else "I"
     size = 16 + sequence * struct.calcsize(kind)
     for shard, count in enumerate(counts):
         with open(os.path.join(folder, f"tokens-{shard:05d}.tokens"), "rb") as file:
             data = file.read()
-        assert data[:8] == b"FSTOKREC" and len(data) == 16 + count * size
+        assert data[:8] == b"FSTOKREC" and len(data) == 24 + count * size
+        assert struct.unpack_from("<IIQ", data, 8) == (2, shard, vocabulary_sum)
         for i in range(count):
-            at = 16 + i * size
+            at = 24 + i * size
             (length,) = struct.unpack_from("<H", data, at + 8)
             yield list(struct.unpack_from(f"<{length}{kind}", data, at + 16))
 
