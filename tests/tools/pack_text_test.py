@@ -36,7 +36,7 @@ def words_of(text, cased):
         else:
             spread += char
     words = []
-    for word in spread.split(" "):
+    for word in spread.split():
         if not cased:
             word = unicodedata.normalize("NFD", "".join(c.lower() for c in word))
             word = "".join(c for c in word if unicodedata.category(c) != "Mn")
@@ -126,7 +126,7 @@ def made_up_text(generator):
     pools = ["abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJ", "0123456789", "\u00e9\u00e8\u00fc\u00df\u00c5\u00d8\u0141",
              "\u0391\u03b2\u0413\u0434\u0416", "\u05d0\u05d1\u0634\u0645", "\u4e2d\u6587\u5b57\uf900\U00020001",
              "\u3042\u30a2\uac00\ud55c", "\u0301\u0308\u0327\u20dd", ".,;:!?-_'\"()[]{}<>@#$%^&*+=/\\\\|`~",
-             "\u2014\u201c\u201d\u00bf\u3002\u00ab", "\u00a0\u2003\u3000\t", "\u200d\u00ad\u0007\ufffd\ufeff",
+             "\u2014\u201c\u201d\u00bf\u3002\u00ab", "\u00a0\u2003\u3000\u2028\u2029\t", "\u200d\u00ad\u0007\ufffd\ufeff",
              "\u20ac\u00a3\u2192\u263a", "\u0130\u01c5\u1e9e\ufb01"]
     lines = []
     for _ in range(300):
