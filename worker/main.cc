@@ -162,7 +162,7 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   setup->model = *std::move(model);
   const Schema& schema = setup->model->schema();
   auto client =
-      MakeClientOptions(setup->job, schema, setup->train->examples(), setup->servers);
+      MakeClientOptions(setup->job, schema, setup->train->examples(), setup->servers, DataIdentity(*setup->train));
   if (!client.ok()) return client.status();
   setup->client = *std::move(client);
   setup->client.credentials = *credentials;
@@ -328,7 +328,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
 }
 
 absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup& setup) {
-  auto test = LoadTestData(setup.job);
+  auto test = LoadTestData(setup.job, *setup.train);
   if (!test.ok()) return test.status();
   ParameterClientOptions options = setup.client;
   options.hello.set_reader(true);
@@ -345,7 +345,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
                       setup.model.get(), setup.train.get(), test->get());
   const RuleTraits* rule = FindRule(setup.job.update().rule());
   EvaluatorRun run;
-  run.contract = setup.client.hello.contract();
+  run.contract = BareContract(setup.client.schema, setup.client.hello.contract());
   run.lead = setup.servers[0];
   run.credentials = setup.client.credentials;
   run.interval_epochs = setup.job.evaluation().interval_epochs();

@@ -42,7 +42,7 @@ absl::Status StudyData::Add(const v1::JobSpec& job) {
   Sets sets;
   auto train = LoadTrainingData(job);
   if (!train.ok()) return train.status();
-  auto test = LoadTestData(job);
+  auto test = LoadTestData(job, **train);
   if (!test.ok()) return test.status();
   absl::StatusOr<uint64_t> checksum = ChecksumOf(job.data());
   if (!checksum.ok()) return checksum.status();
