@@ -27,6 +27,12 @@ double NumberIn(const json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : kNone;
 }
 
+// A member of what should be an object; null where it is none, or has no such member.
+json MemberOf(const json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() ? *found : json();
+}
+
 absl::StatusOr<ComparedRun> ReadRun(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/results.json");
   const auto text = ReadFile(path);
@@ -46,9 +52,11 @@ absl::StatusOr<ComparedRun> ReadRun(const std::string& folder) {
                   .pulled_uncompressed_bytes = NumberIn(results, "pull_uncompressed_bytes"),
                   .test_loss = NumberIn(results, "test_loss"),
                   .test_accuracy = NumberIn(results, "test_accuracy")};
-  const json curves = results.value("curves", json::object());
-  const json epochs = curves.value("epoch", json::array()), losses = curves.value("loss", json::array());
-  if (epochs.empty() || epochs.size() != losses.size()) return wrong("has no curves of a run");
+  const json curves = MemberOf(results, "curves");
+  const json epochs = MemberOf(curves, "epoch"), losses = MemberOf(curves, "loss");
+  if (!epochs.is_array() || !losses.is_array() || epochs.empty() || epochs.size() != losses.size()) {
+    return wrong("has no curves of a run");
+  }
   for (size_t i = 0; i < epochs.size(); ++i) {
     if (!epochs[i].is_number() || !losses[i].is_number()) continue;
     const double epoch = epochs[i].get<double>();
@@ -83,7 +91,13 @@ std::string Figure(const char* format, double value) {
 
 std::string Traffic(double bytes, double uncompressed) {
   if (!(bytes > 0)) return "-";
+  if (!std::isfinite(uncompressed)) return FormatBytes(bytes);
   return absl::StrFormat("%s (1/%.1f)", FormatBytes(bytes), uncompressed / bytes);
+}
+
+std::string Duration(double seconds) {
+  constexpr double kMost = 1e12;
+  return seconds >= 0 && seconds < kMost ? FormatDuration(seconds) : "-";
 }
 
 }  // namespace
@@ -124,7 +138,7 @@ std::string ComparisonTable(const std::vector<ComparedRun>& runs) {
     absl::StrAppendFormat(&text, "  %9s  %8s  %20s  %20s  %8s\n", Figure("%.4f", run.test_loss),
                           Figure("%.2f %%", 100 * run.test_accuracy),
                           Traffic(run.pushed_bytes, run.pushed_uncompressed_bytes),
-                          Traffic(run.pulled_bytes, run.pulled_uncompressed_bytes), FormatDuration(run.seconds));
+                          Traffic(run.pulled_bytes, run.pulled_uncompressed_bytes), Duration(run.seconds));
   }
   return text;
 }
