@@ -56,7 +56,9 @@ absl::StatusOr<JobModel> LoadJobModel(const v1::JobSpec& job);
 
 // Memory of a worker of the job, known before its first step: what a step lays out, and the
 // vectors that it keeps (parameters, gradient and statistics, what compression keeps back, what the
-// rule keeps at workers). Not the program itself, nor messages under way, at most a few segments.
+// rule keeps at workers). Not the program itself, nor messages under way: three segments to each
+// server at a time, of which gRPC and the allocator hold several copies and what earlier ones took
+// (up to 25 segments' bytes were measured with one server).
 struct WorkerMemory {
   uint64_t step_bytes = 0;     // activations, their gradients and scratch
   uint64_t vectors_bytes = 0;

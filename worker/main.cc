@@ -185,10 +185,13 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     setup->metrics_address = setup->endpoint->address();
   }
   const ShardPlan& plan = setup->client.plan;
-  if (const WorkerMemory memory = MemoryOf(setup->job, *setup->model); memory.step_bytes > 0) {
+  // An evaluator takes less: it has no gradients and keeps no vectors but the parameters.
+  if (const WorkerMemory memory = MemoryOf(setup->job, *setup->model);
+      flags.role == "worker" && memory.step_bytes > 0) {
     constexpr double kMiB = 1 << 20;
     LOG(INFO) << absl::StrFormat(
-        "memory: %.1f MiB: a step of %d examples at once takes %.1f, %d vectors as long as the parameters %.1f",
+        "memory: %.1f MiB and messages under way: a step of %d examples at once takes %.1f, %d vectors as long as the "
+        "parameters %.1f",
         static_cast<double>(memory.step_bytes + memory.vectors_bytes) / kMiB, LargestBatch(setup->job),
         static_cast<double>(memory.step_bytes) / kMiB, memory.vectors,
         static_cast<double>(memory.vectors_bytes) / kMiB);
