@@ -256,6 +256,14 @@ TEST_F(PackTextTest, RefusesByNameAndLeavesNothing) {
   ExpectRefused(Options(), "in/3.txt: byte 9 (0xc3) is not UTF-8");
 }
 
+TEST_F(PackTextTest, DamagedGzipIsBadText) {
+  const std::string whole = Gzip(Document(5000));
+  Write("in/2.gz", whole.substr(0, whole.size() / 2));
+  ExpectRefused(Options(), "in/2.gz: cannot be decompressed");
+  const absl::Status learned = LearnTextVocabulary({.inputs = {directory_ / "in"}, .output = directory_ / "new.txt"}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(learned)) << learned;
+}
+
 TEST_F(PackTextTest, AnInterruptLeavesNothing) {
   PackTextOptions options = Options();
   int asked = 0;

@@ -209,7 +209,7 @@ TEST_F(BertTest, WeightsComeBackAndMayHaveWhatHuggingFaceAdds) {
 
   // TensorFlow's names of layer norms, the second objective's head, positions, and the output's
   // weight once more.
-  const auto write = [&](float decoder) {
+  const auto write = [&](float decoder, SafetensorsType type = SafetensorsType::kF32) {
     std::vector<SafetensorsTensor> tensors;
     std::vector<float> values;
     tensors.push_back({.name = "bert.embeddings.position_ids", .type = SafetensorsType::kI64, .shape = {1, 1}});
@@ -224,8 +224,8 @@ TEST_F(BertTest, WeightsComeBackAndMayHaveWhatHuggingFaceAdds) {
     }
     tensors.push_back({.name = "bert.pooler.dense.bias", .shape = {2}});
     values.insert(values.end(), {1, 2});
-    tensors.push_back({.name = "cls.predictions.decoder.bias", .shape = {50}});
-    values.insert(values.end(), 50, decoder);  // the model's first values of it are 0
+    tensors.push_back({.name = "cls.predictions.decoder.bias", .type = type, .shape = {50}});
+    values.insert(values.end(), type == SafetensorsType::kI64 ? 100 : 50, decoder);  // the model's first values of it are 0
     std::string bytes;
     auto writer = SafetensorsWriter::Create(tensors, {}, [&](ByteSpan more) {
       bytes.append(reinterpret_cast<const char*>(more.data()), more.size());
@@ -242,6 +242,8 @@ TEST_F(BertTest, WeightsComeBackAndMayHaveWhatHuggingFaceAdds) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(loaded, vector);
   EXPECT_THAT(std::string(LoadPytorchWeights(*model, write(0.5f), loaded.data()).message()),
+              HasSubstr("'cls.predictions.decoder.bias' with the shape [50] is not equal to 'cls.predictions.bias'"));
+  EXPECT_THAT(std::string(LoadPytorchWeights(*model, write(0, SafetensorsType::kI64), loaded.data()).message()),
               HasSubstr("'cls.predictions.decoder.bias' with the shape [50] is not equal to 'cls.predictions.bias'"));
 }
 
