@@ -20,6 +20,8 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMostPoints = 160;  // of a curve
 constexpr double kParts[] = {0.1, 0.2, 0.4, 0.6, 0.8, 1};
 constexpr double kWindow = 0.05;  // of a run
+constexpr double kMostPlain = 1e9;    // beyond, numbers are written with powers of ten
+constexpr double kMostBytes = 1e21;   // more than anything pushes
 
 // A number of the object, NaN where it has none.
 double NumberIn(const json& object, const char* key) {
@@ -84,13 +86,14 @@ Series Thinned(const ComparedRun& run) {
 }
 
 std::string Figure(const char* format, double value) {
+  if (!std::isfinite(value)) return "-";
   char text[32];
-  std::snprintf(text, sizeof text, format, value);
-  return std::isfinite(value) ? text : "-";
+  std::snprintf(text, sizeof text, std::fabs(value) < kMostPlain ? format : "%.3g", value);
+  return text;
 }
 
 std::string Traffic(double bytes, double uncompressed) {
-  if (!(bytes > 0)) return "-";
+  if (!(bytes > 0 && bytes < kMostBytes)) return "-";
   if (!std::isfinite(uncompressed)) return FormatBytes(bytes);
   return absl::StrFormat("%s (1/%.1f)", FormatBytes(bytes), uncompressed / bytes);
 }

@@ -22,6 +22,7 @@ namespace foreshard {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TextRunTest : public EndToEndTest {
  protected:
@@ -109,6 +110,9 @@ TEST_F(TextRunTest, LearnsWithCompressedRounds) {
   const double entropy = Entropy();
   EXPECT_NEAR(entropy, 2.195, 1e-3);
   EXPECT_LT(results["test_loss"].get<double>(), entropy / 2);
+  // A training step's memory is what workers say, and no evaluator.
+  EXPECT_THAT(ReadFile(Path("results/logs/worker-0.log")).value(), HasSubstr("a step of 8 examples at once takes"));
+  EXPECT_THAT(ReadFile(Path("results/logs/evaluator.log")).value(), Not(HasSubstr("examples at once")));
 }
 
 TEST_F(TextRunTest, TestTextThatDoesNotFitEndsIt) {
