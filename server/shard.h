@@ -96,7 +96,8 @@ class Shard {
   // `job` is loaded and outlives this; `sink` too, and may be null.
   Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink, const ProtocolRange& speaks = {});
 
-  // What every caller must match. The first brings the schema, by which segments
+  // What every caller must match, workers' data included (MakeContract), of which the first who says
+  // so since this server's start decides. The first caller brings the schema, by which segments
   // are made. FAILED_PRECONDITION names what differs (the field, where the caller's
   // job is given as text), or how much memory is missing.
   absl::Status Agree(const v1::Contract& contract, const std::string& job_name,
@@ -209,6 +210,7 @@ class Shard {
   std::function<absl::Status(const Agreement&)> agreed_;
   absl::Mutex agree_mutex_;
   std::unique_ptr<Agreement> owned_ ABSL_GUARDED_BY(agree_mutex_);
+  uint64_t data_identity_ ABSL_GUARDED_BY(agree_mutex_) = 0;  // as callers have said; 0: none has
   std::atomic<const Agreement*> agreement_{nullptr};
   std::atomic<uint64_t> number_{0};
 };

@@ -20,11 +20,19 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMostPoints = 160;  // of a curve
 constexpr double kParts[] = {0.1, 0.2, 0.4, 0.6, 0.8, 1};
 constexpr double kWindow = 0.05;  // of a run
+constexpr double kMostPlain = 1e9;    // beyond, numbers are written with powers of ten
+constexpr double kMostBytes = 1e21;   // more than anything pushes
 
 // A number of the object, NaN where it has none.
 double NumberIn(const json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : kNone;
+}
+
+// A member of what should be an object; null where it is none, or has no such member.
+json MemberOf(const json& object, const char* key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() ? *found : json();
 }
 
 absl::StatusOr<ComparedRun> ReadRun(const std::string& folder) {
@@ -46,9 +54,11 @@ absl::StatusOr<ComparedRun> ReadRun(const std::string& folder) {
                   .pulled_uncompressed_bytes = NumberIn(results, "pull_uncompressed_bytes"),
                   .test_loss = NumberIn(results, "test_loss"),
                   .test_accuracy = NumberIn(results, "test_accuracy")};
-  const json curves = results.value("curves", json::object());
-  const json epochs = curves.value("epoch", json::array()), losses = curves.value("loss", json::array());
-  if (epochs.empty() || epochs.size() != losses.size()) return wrong("has no curves of a run");
+  const json curves = MemberOf(results, "curves");
+  const json epochs = MemberOf(curves, "epoch"), losses = MemberOf(curves, "loss");
+  if (!epochs.is_array() || !losses.is_array() || epochs.empty() || epochs.size() != losses.size()) {
+    return wrong("has no curves of a run");
+  }
   for (size_t i = 0; i < epochs.size(); ++i) {
     if (!epochs[i].is_number() || !losses[i].is_number()) continue;
     const double epoch = epochs[i].get<double>();
@@ -76,14 +86,21 @@ Series Thinned(const ComparedRun& run) {
 }
 
 std::string Figure(const char* format, double value) {
+  if (!std::isfinite(value)) return "-";
   char text[32];
-  std::snprintf(text, sizeof text, format, value);
-  return std::isfinite(value) ? text : "-";
+  std::snprintf(text, sizeof text, std::fabs(value) < kMostPlain ? format : "%.3g", value);
+  return text;
 }
 
 std::string Traffic(double bytes, double uncompressed) {
-  if (!(bytes > 0)) return "-";
+  if (!(bytes > 0 && bytes < kMostBytes)) return "-";
+  if (!std::isfinite(uncompressed)) return FormatBytes(bytes);
   return absl::StrFormat("%s (1/%.1f)", FormatBytes(bytes), uncompressed / bytes);
+}
+
+std::string Duration(double seconds) {
+  constexpr double kMost = 1e12;
+  return seconds >= 0 && seconds < kMost ? FormatDuration(seconds) : "-";
 }
 
 }  // namespace
@@ -124,7 +141,7 @@ std::string ComparisonTable(const std::vector<ComparedRun>& runs) {
     absl::StrAppendFormat(&text, "  %9s  %8s  %20s  %20s  %8s\n", Figure("%.4f", run.test_loss),
                           Figure("%.2f %%", 100 * run.test_accuracy),
                           Traffic(run.pushed_bytes, run.pushed_uncompressed_bytes),
-                          Traffic(run.pulled_bytes, run.pulled_uncompressed_bytes), FormatDuration(run.seconds));
+                          Traffic(run.pulled_bytes, run.pulled_uncompressed_bytes), Duration(run.seconds));
   }
   return text;
 }

@@ -87,7 +87,7 @@ class RecordFolder {
       const std::string path = absl::StrCat(folder_, "/", TokenShardName(shard));
       auto file = OpenFile(path, "wbe");
       if (!file.ok()) return file.status();
-      if (auto s = Write(file->get(), TokenShardHeader(shard), path); !s.ok()) return s;
+      if (auto s = Write(file->get(), TokenShardHeader(index_, shard), path); !s.ok()) return s;
       const uint64_t end = records_ * (shard + 1) / shards;
       index_.records.push_back(end - done);
       for (; done < end; ++done) {
@@ -225,7 +225,7 @@ class TextPacker {
     // The separator of two documents may be here already.
     if (record.tokens.back() != special.separator) record.tokens.push_back(special.separator);
     record.second = static_cast<uint32_t>(record.tokens.size());
-    return Append(&record);
+    return Append(&record, IsHeldOut(figures_.records));
   }
 
   absl::Status EndPart(size_t tokens) {
@@ -240,16 +240,26 @@ class TextPacker {
 
   absl::Status EndWindow() {
     const SpecialTokens& special = vocabulary_.special();
+    // Pairs for training and for testing draw from parts of their own kind, so that no text is in both.
+    std::vector<bool> held(window_.size());
+    std::vector<size_t> kinds[2];
+    uint64_t pair = pairs_;
+    for (size_t i = 0; i < window_.size(); ++i) {
+      held[i] = window_[i].first ? IsHeldOut(pair++) : held[i - 1];
+      kinds[held[i]].push_back(i);
+    }
     for (size_t i = 0; i < window_.size(); ++i) {
       if (!window_[i].first) continue;
+      const std::vector<size_t>& among = kinds[held[i]];
       const bool has_next = i + 1 < window_.size() && window_[i + 1].follows;
-      const uint64_t pair = pairs_++;
-      const bool other = !has_next || RandomBits(options_.seed, kIsOther, pair) % 2 == 0;
-      if (other && window_.size() < 3) continue;
+      const bool has_other = among.size() >= 3;
+      pair = pairs_++;
+      if (!has_next && !has_other) continue;
+      const bool other = !has_next || (has_other && RandomBits(options_.seed, kIsOther, pair) % 2 == 0);
       size_t second = i + 1;
       // Neither the first part itself nor the one that follows it.
       for (uint64_t draw = 0; other && (second == i || second == i + 1); ++draw) {
-        second = RandomBits(options_.seed, kWhichOther + draw, pair) % window_.size();
+        second = among[RandomBits(options_.seed, kWhichOther + draw, pair) % among.size()];
       }
       TokenRecord record{.label = other};
       record.tokens.push_back(special.first);
@@ -258,19 +268,21 @@ class TextPacker {
       record.second = static_cast<uint32_t>(record.tokens.size());
       record.tokens.insert(record.tokens.end(), window_[second].tokens.begin(), window_[second].tokens.end());
       record.tokens.push_back(special.separator);
-      if (auto s = Append(&record); !s.ok()) return s;
+      if (auto s = Append(&record, held[i]); !s.ok()) return s;
     }
     window_.clear();
     return absl::OkStatus();
   }
 
-  absl::Status Append(TokenRecord* record) {
+  bool IsHeldOut(uint64_t number) const { return test_ != nullptr && (number + 1) % options_.held_out == 0; }
+
+  absl::Status Append(TokenRecord* record, bool held_out) {
     const SpecialTokens& special = vocabulary_.special();
     record->words = static_cast<uint32_t>(std::count_if(record->tokens.begin(), record->tokens.end(), [&](uint32_t token) {
       return token != special.first && token != special.separator;
     }));
-    const uint64_t number = figures_.records++;
-    if (test_ != nullptr && (number + 1) % options_.held_out == 0) {
+    ++figures_.records;
+    if (held_out) {
       ++figures_.held_out;
       return test_->Append(*record);
     }

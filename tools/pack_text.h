@@ -10,7 +10,11 @@
 // Pairs: documents are cut into parts of (sequence - 3) / 2 tokens, of which a last one of fewer
 // than 8 is dropped. Parts 0, 2, 4 ... of a document are first segments: [CLS] part [SEP] part
 // [SEP]. In half of them, and where the document has no more, the second is not the part that
-// follows but one chosen at random among the 65536 parts around (label 1); all by the seed.
+// follows but one chosen at random among the 65536 parts around (label 1); all by the seed. So more
+// than half have label 1 where documents have an odd number of parts, and all where they have one.
+// With `held_out` every so many-th pair is for testing, and its parts are in no other sequence but
+// those for testing: a second segment is chosen among parts of its own kind, and is the one that
+// follows where there are fewer than three of that kind.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +41,7 @@ struct PackTextOptions {
   uint64_t seed = 1;
   bool pairs = false;
   bool cased = false;
-  // Every so many-th sequence is for testing: OUTPUT has folders train and test; 0: OUTPUT itself.
+  // Every so many-th sequence (or pair, see above) is for testing: OUTPUT has folders train and test; 0: OUTPUT itself.
   uint32_t held_out = 0;
   // Asked now and then.
   std::function<bool()> interrupted;

@@ -19,6 +19,9 @@ constexpr double kBarRoom = 0.04;  // at either end of the axis, of its length
 
 double Log(double value) { return value > 0 ? std::log10(value) : std::nan(""); }
 
+// Not beyond what the difference of two is a number of.
+bool IsDrawn(double value) { return std::fabs(value) <= 1e300; }
+
 // The data's window (of logarithms, on such an axis) and where it lies on the drawing.
 struct Frame {
   double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
@@ -34,9 +37,7 @@ struct Frame {
   double Y(double y) const {
     return bottom() - (y - y_low) / (y_high - y_low) * (bottom() - top);
   }
-  bool Shows(double x, double y) const {
-    return std::isfinite(y) && std::isfinite(x_log ? Log(x) : x);
-  }
+  bool Shows(double x, double y) const { return IsDrawn(y) && IsDrawn(x_log ? Log(x) : x); }
 };
 
 // Colour and dash pattern of a series.
@@ -73,7 +74,7 @@ Frame FrameOf(const Chart& chart, double x_pad) {
   frame.x_low = frame.y_low = std::numeric_limits<double>::infinity();
   frame.x_high = frame.y_high = -frame.x_low;
   const auto include = [&](double y) {
-    if (!std::isfinite(y)) return;
+    if (!IsDrawn(y)) return;
     frame.y_low = std::min(frame.y_low, y);
     frame.y_high = std::max(frame.y_high, y);
   };
@@ -177,7 +178,7 @@ void Axes(const Chart& chart, const Frame& frame, const std::vector<double>& x_t
 }
 
 void Reference(const Chart& chart, const Frame& frame, std::string* svg) {
-  if (!chart.reference.has_value() || !std::isfinite(*chart.reference)) return;
+  if (!chart.reference.has_value() || !IsDrawn(*chart.reference)) return;
   const double y = frame.Y(*chart.reference);
   absl::StrAppendFormat(svg,
                         "<line class=\"reference\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
@@ -244,7 +245,9 @@ std::string TickLabel(double value) {
 }
 
 std::vector<double> AxisTicks(double low, double high, int wanted) {
-  if (!(high > low)) high = low + 1;
+  constexpr int kMostHalvings = 8;
+  constexpr double kMostSteps = 4e15;  // from zero; beyond 2^52 there are no halves between whole numbers
+  if (!(high > low)) high = low + std::max(1.0, 1e-3 * std::fabs(low));
   const double rough = (high - low) / std::max(1, wanted);
   const double magnitude = std::pow(10.0, std::floor(std::log10(rough)));
   double step = magnitude;
@@ -253,13 +256,14 @@ std::vector<double> AxisTicks(double low, double high, int wanted) {
     if (step >= rough * 0.999) break;
   }
   std::vector<double> ticks;
-  while (true) {
+  for (int halvings = 0; halvings < kMostHalvings; ++halvings, step /= 2) {
+    const double first = std::ceil(low / step - 1e-9), last = std::floor(high / step + 1e-9);
+    if (!(std::fabs(first) < kMostSteps && std::fabs(last) < kMostSteps)) break;
     ticks.clear();
-    const double first = std::ceil(low / step - 1e-9);
-    for (double k = first; k * step <= high + 1e-9 * step; ++k) ticks.push_back(k * step);
+    for (double k = first; k <= last; ++k) ticks.push_back(k * step);
     if (ticks.size() >= 2) return ticks;
-    step /= 2;
   }
+  return {low, high};
 }
 
 std::string LineChart(const Chart& chart) {
@@ -335,7 +339,7 @@ std::string BarChart(const Chart& chart) {
   for (size_t i = 0; i < points.size(); i += every) x_ticks.push_back(points[i].first);
   Axes(chart, frame, x_ticks, &svg);
   for (const auto& [x, y] : points) {
-    if (!std::isfinite(y)) continue;
+    if (!frame.Shows(x, y)) continue;
     const double top = frame.Y(y);
     absl::StrAppendFormat(&svg,
                           "<rect class=\"bar s0\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "

@@ -64,6 +64,8 @@ absl::Status ReadText(const std::string& path,
   std::vector<uint8_t> held;
   for (uint64_t offset = 0;;) {
     const auto got = (*reader)->Append(kPieceBytes, &held);
+    // A damaged file is the user's to replace, as one that is no text.
+    if (absl::IsDataLoss(got.status())) return absl::InvalidArgumentError(got.status().message());
     if (!got.ok()) return got.status();
     const std::string_view text(reinterpret_cast<const char*>(held.data()), held.size());
     const bool end = *got < kPieceBytes;

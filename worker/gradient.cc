@@ -64,7 +64,8 @@ absl::StatusOr<GradientStep> GradientComputer::Compute(uint64_t ticket, const fl
   const uint64_t parts = Parts(indices);
   GradientStep step;
   step.examples = indices.size();
-  const auto targets = static_cast<double>(data_->Targets(indices));
+  // A batch without targets is a step with a loss and a gradient of zero, not one of 0 / 0.
+  const double targets = std::max(1.0, static_cast<double>(data_->Targets(indices)));
   double loss_sum = 0, side_loss_sum = 0;
   for (uint64_t part = 0; part < parts; ++part) {
     const absl::Span<const uint32_t> these = PartOf(indices, part, parts);

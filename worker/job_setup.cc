@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/core/bytes.h"
 #include "common/core/catalogue.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
@@ -73,6 +75,38 @@ absl::StatusOr<std::unique_ptr<Dataset>> Load(const v1::JobSpec& job, bool train
   return loaded;
 }
 
+// What a refusal calls the data: their folder or first file.
+std::string Name(const v1::DataSpec& data, bool training) {
+  if (data.format() == "idx") return Resolve(data, training ? data.train_images() : data.test_images());
+  if (data.format() == "packed") return Resolve(data, training ? data.train_packed() : data.test_packed());
+  if (data.format() == "tokens") return Resolve(data, training ? data.train_tokens() : data.test_tokens());
+  const auto& files = training ? data.train_files() : data.test_files();
+  return files.empty() ? data.format() : Resolve(data, files[0]);
+}
+
+// What makes test data none for the training data's model; empty: nothing.
+std::string Difference(const Dataset& test, const Dataset& train) {
+  const InputShape ours = test.shape(), theirs = train.shape();
+  std::vector<std::string> differences;
+  const bool text = train.targets() > 0;
+  if (text && ours.height != theirs.height) {
+    differences.push_back(absl::StrCat("sequences of ", ours.height, " tokens, not ", theirs.height));
+  } else if (ours.height != theirs.height || ours.width != theirs.width || ours.channels != theirs.channels) {
+    differences.push_back(absl::StrCat("images of ", ours.height, " x ", ours.width, " x ", ours.channels, ", not ",
+                                       theirs.height, " x ", theirs.width, " x ", theirs.channels));
+  }
+  if (test.vocabulary_checksum() != train.vocabulary_checksum()) {
+    differences.push_back(absl::StrCat("another vocabulary (", test.classes(), " tokens, ",
+                                       absl::Hex(test.vocabulary_checksum(), absl::kZeroPad16), ", not ",
+                                       train.classes(), ", ",
+                                       absl::Hex(train.vocabulary_checksum(), absl::kZeroPad16), ")"));
+  }
+  if (test.has_pairs() != train.has_pairs()) {
+    differences.emplace_back(test.has_pairs() ? "packed with --pairs, not without" : "packed without --pairs, not with");
+  }
+  return absl::StrJoin(differences, "; ");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job) {
@@ -85,8 +119,25 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job
   return data;
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job) {
-  return Load(job, /*training=*/false);
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job, const Dataset& train) {
+  auto test = Load(job, /*training=*/false);
+  if (!test.ok()) return test;
+  const std::string difference = Difference(**test, train);
+  if (difference.empty()) return test;
+  return absl::InvalidArgumentError(absl::StrCat(
+      Name(job.data(), /*training=*/false), ": these test data do not fit the training data in ",
+      Name(job.data(), /*training=*/true), ": ", difference,
+      job.data().format() == "tokens" ? "; pack both in one run, with --held-out, or with the same vocabulary and options"
+                                      : "; give both in the same size"));
+}
+
+uint64_t DataIdentity(const Dataset& data) {
+  if (data.vocabulary_checksum() == 0) return 0;
+  ByteWriter writer;
+  writer.Put(data.vocabulary_checksum());
+  writer.Put(data.shape().height);
+  writer.Put(static_cast<uint32_t>(data.has_pairs()));
+  return Checksum(AsBytes(writer.data()));
 }
 
 uint32_t LargestBatch(const v1::JobSpec& job) {
@@ -178,7 +229,8 @@ GradientOptions MakeGradientOptions(const v1::JobSpec& job) {
 absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
                                                          const Schema& schema,
                                                          uint64_t train_examples,
-                                                         const std::vector<std::string>& servers) {
+                                                         const std::vector<std::string>& servers,
+                                                         uint64_t data_identity) {
   auto plan = ShardPlan::Create(schema, MakePlanOptions(job));
   if (!plan.ok()) return plan.status();
   ParameterClientOptions options;
@@ -186,7 +238,7 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   options.schema = schema;
   options.plan = *std::move(plan);
   options.schedule = MakeSchedule(job, BatchesPerEpoch(job, train_examples));
-  *options.hello.mutable_contract() = MakeContract(job, schema, options.plan);
+  *options.hello.mutable_contract() = MakeContract(job, schema, options.plan, {}, data_identity);
   options.hello.set_job_name(job.name());
   options.hello.set_job_text(PrintJobSpec(job));
   *options.hello.mutable_model() = ToProto(schema);

@@ -29,7 +29,13 @@ namespace foreshard {
 // Errors as LoadIdx, LoadCifar, LoadPacked and LoadTokens; INVALID_ARGUMENT where the files do not fit each other, or
 // the training data are less than a batch.
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job);
-absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job);
+// INVALID_ARGUMENT too where a model of the training data cannot be tested on these: examples of
+// another size, text of another vocabulary, with pairs or without; names both files or folders.
+absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job, const Dataset& train);
+
+// What workers' text must agree in, by more than the model and the number of examples say: for
+// MakeContract. 0: no text.
+uint64_t DataIdentity(const Dataset& data);
 
 // Most examples that a model of the job computes at once: training.batch_size, and of text, whose
 // activations are large and which has no statistics of a batch, a micro-batch.
@@ -50,7 +56,9 @@ absl::StatusOr<JobModel> LoadJobModel(const v1::JobSpec& job);
 
 // Memory of a worker of the job, known before its first step: what a step lays out, and the
 // vectors that it keeps (parameters, gradient and statistics, what compression keeps back, what the
-// rule keeps at workers). Not the program itself, nor messages under way, at most a few segments.
+// rule keeps at workers). Not the program itself, nor messages under way: three segments to each
+// server at a time, of which gRPC and the allocator hold several copies and what earlier ones took
+// (up to 25 segments' bytes were measured with one server).
 struct WorkerMemory {
   uint64_t step_bytes = 0;     // activations, their gradients and scratch
   uint64_t vectors_bytes = 0;
@@ -69,7 +77,8 @@ GradientOptions MakeGradientOptions(const v1::JobSpec& job);
 absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
                                                          const Schema& schema,
                                                          uint64_t train_examples,
-                                                         const std::vector<std::string>& servers);
+                                                         const std::vector<std::string>& servers,
+                                                         uint64_t data_identity = 0);
 
 // Elastic averaging as the job says; nullopt for other rules.
 std::optional<ElasticOptions> MakeElasticOptions(const v1::JobSpec& job,

@@ -162,7 +162,7 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
   setup->model = *std::move(model);
   const Schema& schema = setup->model->schema();
   auto client =
-      MakeClientOptions(setup->job, schema, setup->train->examples(), setup->servers);
+      MakeClientOptions(setup->job, schema, setup->train->examples(), setup->servers, DataIdentity(*setup->train));
   if (!client.ok()) return client.status();
   setup->client = *std::move(client);
   setup->client.credentials = *credentials;
@@ -185,10 +185,13 @@ absl::Status Prepare(const Flags& flags, Setup* setup) {
     setup->metrics_address = setup->endpoint->address();
   }
   const ShardPlan& plan = setup->client.plan;
-  if (const WorkerMemory memory = MemoryOf(setup->job, *setup->model); memory.step_bytes > 0) {
+  // An evaluator takes less: it has no gradients and keeps no vectors but the parameters.
+  if (const WorkerMemory memory = MemoryOf(setup->job, *setup->model);
+      flags.role == "worker" && memory.step_bytes > 0) {
     constexpr double kMiB = 1 << 20;
     LOG(INFO) << absl::StrFormat(
-        "memory: %.1f MiB: a step of %d examples at once takes %.1f, %d vectors as long as the parameters %.1f",
+        "memory: %.1f MiB and messages under way: a step of %d examples at once takes %.1f, %d vectors as long as the "
+        "parameters %.1f",
         static_cast<double>(memory.step_bytes + memory.vectors_bytes) / kMiB, LargestBatch(setup->job),
         static_cast<double>(memory.step_bytes) / kMiB, memory.vectors,
         static_cast<double>(memory.vectors_bytes) / kMiB);
@@ -328,7 +331,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
 }
 
 absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup& setup) {
-  auto test = LoadTestData(setup.job);
+  auto test = LoadTestData(setup.job, *setup.train);
   if (!test.ok()) return test.status();
   ParameterClientOptions options = setup.client;
   options.hello.set_reader(true);
@@ -345,7 +348,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
                       setup.model.get(), setup.train.get(), test->get());
   const RuleTraits* rule = FindRule(setup.job.update().rule());
   EvaluatorRun run;
-  run.contract = setup.client.hello.contract();
+  run.contract = BareContract(setup.client.schema, setup.client.hello.contract());
   run.lead = setup.servers[0];
   run.credentials = setup.client.credentials;
   run.interval_epochs = setup.job.evaluation().interval_epochs();

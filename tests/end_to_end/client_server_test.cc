@@ -312,7 +312,7 @@ TEST(ClientServer, TheEvaluatorFollowsAJobToItsEnd) {
   InProcessServers servers(job);
   auto device = kernels::MakeDevice("cpu").value();
   auto train = LoadTrainingData(job).value();
-  auto test = LoadTestData(job).value();
+  auto test = LoadTestData(job, *train).value();
   auto model = MakeJobModel(job, *train, *device).value();
   auto options = MakeClientOptions(job, model->schema(), train->examples(), servers.addresses());
   ASSERT_TRUE(options.ok());

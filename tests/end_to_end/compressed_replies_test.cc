@@ -26,7 +26,7 @@ class CompressedRepliesTest : public EndToEndTest, public ::testing::WithParamIn
                                        absl::StrCat("compression.reply=", reply)});
     const v1::JobSpec job = LoadJobSpec(path, {}).value();
     const auto train = LoadTrainingData(job).value();
-    const auto test = LoadTestData(job).value();
+    const auto test = LoadTestData(job, *train).value();
     return Simulate({.job = job,
                      .clock = BatchClock::Gamma({.workers = 4, .seed = 3}).value(),
                      .train = train.get(),

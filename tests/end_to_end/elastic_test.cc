@@ -125,7 +125,7 @@ TEST(Elastic, TheSimulatorMakesTheSameOfIt) {
     InProcessServers servers(job);
     auto workers = RunJob(job, servers, static_cast<int>(count));
     const auto train = LoadTrainingData(job).value();
-    const auto test = LoadTestData(job).value();
+    const auto test = LoadTestData(job, *train).value();
     const auto simulated =
         Simulate({.job = job,
                   .clock = BatchClock::Gamma({.workers = count}).value(),

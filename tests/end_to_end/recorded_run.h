@@ -31,7 +31,7 @@ class RecordedRunTest : public EndToEndTest {
     job_path_ = WriteJob(overrides);
     job_ = LoadJobSpec(job_path_, {}).value();
     train_ = LoadTrainingData(job_).value();
-    test_ = LoadTestData(job_).value();
+    test_ = LoadTestData(job_, *train_).value();
     device_ = kernels::MakeDevice("cpu").value();
     model_ = MakeJobModel(job_, *train_, *device_).value();
     fleet_ = MakeFleet(job_path_);

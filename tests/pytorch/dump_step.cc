@@ -4,6 +4,7 @@
 //
 //   dump_step --model resnet20 --shape 32,32,3 --batch 8 --out FOLDER
 //
+// --precision is that of layers on a GPU; step.json says how the step was computed (the CPU: fp32).
 // Of a BERT --shape is the sequence's length, 1, 1; --targets and --next-sentence are its own.
 //
 // FOLDER/step.json names what lies in the raw little-endian files beside it: inputs.f32
@@ -34,7 +35,7 @@ constexpr char kLastOfBranch[] = ".bn3.weight";
 struct Flags {
   ModelOptions model;
   std::vector<uint32_t> shape = {32, 32, 3};
-  std::string device = "cpu", out;
+  std::string device = "cpu", precision = "fp32", out;
   uint64_t seed = 1;
   float branches = 1;
 };
@@ -66,7 +67,9 @@ Batch MakeBatch(const Flags& flags) {
 }
 
 int Dump(const Flags& flags) {
-  auto device = kernels::MakeDevice(flags.device);
+  const auto precision = kernels::ParsePrecision(flags.precision);
+  if (!precision.ok()) return Fail(precision.status());
+  auto device = kernels::MakeDevice(flags.device, {.precision = *precision});
   if (!device.ok()) return Fail(device.status());
   auto model = MakeModel(flags.model, **device);
   if (!model.ok()) return Fail(model.status());
@@ -99,6 +102,7 @@ int Dump(const Flags& flags) {
   const auto examples = static_cast<double>(batch.examples);
   json["model"] = flags.model.name;
   json["device"] = (*device)->description();
+  json["precision"] = (*device)->name() == "cpu" ? "fp32" : flags.precision;
   json["classes"] = flags.model.classes;
   json["examples"] = batch.examples;
   json["shape"] = flags.shape;
@@ -148,6 +152,7 @@ int main(int argc, char** argv) {
   app.add_option("--targets", flags.model.text.targets, "of a sequence");
   app.add_flag("--next-sentence", flags.model.text.next_sentence);
   app.add_option("--device", flags.device, "auto, cpu or cuda[:n]");
+  app.add_option("--precision", flags.precision, "fp32, tf32 or bf16; of a GPU");
   app.add_option("--out", flags.out, "an existing folder")->required();
   CLI11_PARSE(app, argc, argv);
   flags.model.text.dropout = 0;

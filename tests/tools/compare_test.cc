@@ -62,6 +62,26 @@ TEST_F(CompareTest, WhatIsNoRunIsNamed) {
   EXPECT_THAT(refused((directory_ / "bad").string()), HasSubstr("bad/results.json: is no results.json"));
   Write("bad/results.json", R"({"job": "x", "curves": {"epoch": [1], "loss": []}})");
   EXPECT_THAT(refused((directory_ / "bad").string()), HasSubstr("has no curves of a run"));
+  for (const char* curves : {"7", "null", "[]", R"("x")", R"({"epoch": 1, "loss": 2})", R"({"epoch": "a", "loss": "b"})",
+                             R"({"epoch": {"a": 1}, "loss": {"a": 1}})", R"({"epoch": [1], "loss": {"a": 1}})"}) {
+    Write("bad/results.json", absl::StrCat(R"({"job": "x", "curves": )", curves, "}"));
+    EXPECT_THAT(refused((directory_ / "bad").string()), HasSubstr("bad/results.json: has no curves of a run")) << curves;
+  }
+}
+
+TEST_F(CompareTest, WhatIsNotKnownOrNotFiniteIsADash) {
+  std::filesystem::create_directories(directory_ / "odd");
+  Write("odd/results.json",
+        R"({"job": "odd", "push_bytes": 2048, "pull_bytes": 1e308, "test_loss": 1e300, "curves": {"epoch": [0.5, 1, 1.5, 2], "loss": [1, 1e308, -1e308, 1e308]}})");
+  const auto runs = ReadRuns({(directory_ / "odd").string()});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  const std::string table = ComparisonTable(*runs);
+  EXPECT_THAT(table, HasSubstr("2.0 KiB "));
+  EXPECT_THAT(table, HasSubstr("1e+300"));
+  EXPECT_LT(table.size(), 400u);
+  EXPECT_THAT(table, ::testing::EndsWith("       -\n"));
+  EXPECT_THAT(table, ::testing::Not(HasSubstr("nan")));
+  EXPECT_THAT(LossComparison(*runs), ::testing::Not(HasSubstr("nan")));
 }
 
 }  // namespace

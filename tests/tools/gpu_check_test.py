@@ -269,6 +269,26 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(str(raised.exception), "tf32: no algorithm")
         self.assertEqual(raised.exception.data, [{"precision": "bf16"}])
 
+    def test_steps_that_differ_from_pytorchs_are_named(self):
+        torch = {"version": "2.0", "sees_gpu": True, "compiles": True}
+        check = parts.Check(ROOT, Fake(torch=torch), results.Results(self.folder, {"tree": "t"}), None, 1)
+        check.results.write("build", results.DONE, 1, {"layers": True})
+        with self.assertRaises(parts.Impossible):
+            check.parity(60)
+        os.makedirs(check.build_folder)
+        executable(os.path.join(check.build_folder, "dump_step"), "")
+        ran = []
+        def run_lines(command, seconds, log, environment=None):
+            self.assertTrue(os.access(command[1], os.R_OK), command[1])
+            ran.append((command[command.index("--model") + 1], command[command.index("--precision") + 1]))
+            return (1, ["FAILED loss: differs"]) if ran[-1] == ("bert_base", "bf16") else (0, ["near"])
+        with mock.patch.object(parts, "run_lines", run_lines), self.assertRaises(parts.Failed) as raised:
+            check.parity(60)
+        self.assertEqual(str(raised.exception), "bert_base in bf16: FAILED loss: differs")
+        self.assertEqual(ran, [("bert_tiny", "fp32"), ("bert_tiny", "tf32"), ("bert_tiny", "bf16"), ("bert_base", "bf16")])
+        rows = table.Table({"parity": {"data": raised.exception.data, "status": results.FAILED}}).rows
+        self.assertEqual([row[-1].rsplit(" ", 1)[1] for row in rows], ["met", "met", "met", "missed"])
+
     def test_what_was_built_elsewhere_is_taken(self):
         check = parts.Check(ROOT, Fake(), results.Results(self.folder, {"tree": "t"}), None, 1)
         os.makedirs(check.build_folder)

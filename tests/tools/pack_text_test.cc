@@ -1,7 +1,11 @@
 #include "tools/pack_text.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <iterator>
 #include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -139,6 +143,76 @@ TEST_F(PackTextTest, PairsFollowOrDoNot) {
   }
 }
 
+// Words that each document has alone, in `documents` of so many words.
+std::string OwnWords(int documents, int words, const std::function<void(int, const std::string&)>& document) {
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  for (int d = 0; d < documents; ++d) {
+    std::string text;
+    for (int i = 0; i < words; ++i) {
+      absl::StrAppend(&vocabulary, "w", d * words + i, "\n");
+      absl::StrAppend(&text, "w", d * words + i, " ");
+    }
+    document(d, text);
+  }
+  return vocabulary;
+}
+
+TEST_F(PackTextTest, NoSegmentIsInTrainingAndTest) {
+  fs::remove_all(directory_ / "in");
+  fs::create_directories(directory_ / "in");
+  // Documents of 5 parts of 14: two pairs that may follow, and a first part without a next.
+  Write("vocab.txt", OwnWords(80, 70, [&](int d, const std::string& text) { Write(absl::StrCat("in/", d), text); }));
+  PackTextOptions options = Options();
+  options.sequence = 32;
+  options.pairs = true;
+  options.held_out = 5;
+  const auto figures = PackText(options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->records, 240u);
+  EXPECT_EQ(figures->held_out, 48u);
+  std::set<uint32_t> words[2];
+  int others[2] = {};
+  for (const int test : {0, 1}) {
+    const auto records = TokenRecords::Open(directory_ / (test ? "out/test" : "out/train"));
+    ASSERT_TRUE(records.ok()) << records.status();
+    TokenRecord record;
+    for (uint64_t i = 0; i < (*records)->records(); ++i) {
+      ASSERT_TRUE((*records)->Read(i, &record).ok());
+      for (const uint32_t token : record.tokens) {
+        if (token >= 5) words[test].insert(token);
+      }
+      others[test] += static_cast<int>(record.label);
+      EXPECT_EQ(record.label, record.tokens[16] == record.tokens[14] + 1 ? 0u : 1u);
+    }
+  }
+  std::vector<uint32_t> both;
+  std::set_intersection(words[0].begin(), words[0].end(), words[1].begin(), words[1].end(), std::back_inserter(both));
+  EXPECT_TRUE(both.empty()) << both.size();
+  EXPECT_GT(others[0], 96);
+  EXPECT_GT(others[1], 20);
+  EXPECT_LT(others[1], 48);
+}
+
+TEST_F(PackTextTest, APairAloneOfItsKindIsFollowed) {
+  fs::remove_all(directory_ / "in");
+  fs::create_directories(directory_ / "in");
+  Write("vocab.txt", OwnWords(1, 140, [&](int, const std::string& text) { Write("in/one", text); }));
+  PackTextOptions options = Options();
+  options.sequence = 32;
+  options.pairs = true;
+  options.held_out = 5;
+  for (options.seed = 1; options.seed <= 8; ++options.seed) {
+    options.output = directory_ / absl::StrCat("out", options.seed);
+    const auto figures = PackText(options);
+    ASSERT_TRUE(figures.ok()) << figures.status();
+    EXPECT_EQ(figures->held_out, 1u);
+    TokenRecord record;
+    ASSERT_TRUE(TokenRecords::Open(options.output + "/test").value()->Read(0, &record).ok());
+    EXPECT_EQ(record.label, 0u);
+    EXPECT_EQ(record.tokens[16], record.tokens[14] + 1);
+  }
+}
+
 TEST_F(PackTextTest, RefusesByNameAndLeavesNothing) {
   PackTextOptions options = Options();
   options.vocabulary = Write("bad.txt", "[PAD]\n[UNK]\na\n");
@@ -180,6 +254,14 @@ TEST_F(PackTextTest, RefusesByNameAndLeavesNothing) {
   ExpectRefused(options, "is there already");
   Write("in/3.txt", "fine\nand \xc3\x28 not");
   ExpectRefused(Options(), "in/3.txt: byte 9 (0xc3) is not UTF-8");
+}
+
+TEST_F(PackTextTest, DamagedGzipIsBadText) {
+  const std::string whole = Gzip(Document(5000));
+  Write("in/2.gz", whole.substr(0, whole.size() / 2));
+  ExpectRefused(Options(), "in/2.gz: cannot be decompressed");
+  const absl::Status learned = LearnTextVocabulary({.inputs = {directory_ / "in"}, .output = directory_ / "new.txt"}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(learned)) << learned;
 }
 
 TEST_F(PackTextTest, AnInterruptLeavesNothing) {

@@ -36,7 +36,7 @@ def words_of(text, cased):
         else:
             spread += char
     words = []
-    for word in spread.split(" "):
+    for word in spread.split():
         if not cased:
             word = unicodedata.normalize("NFD", "".join(c.lower() for c in word))
             word = "".join(c for c in word if unicodedata.category(c) != "Mn")
@@ -105,16 +105,18 @@ def records_of(folder):
         index = file.read()
     assert index[:8] == b"FSTOKENS"
     version, shards, sequence, vocabulary, pairs = struct.unpack_from("<5I", index, 8)
-    assert version == 1 and pairs == 0
+    assert version == 2 and pairs == 0
+    (vocabulary_sum,) = struct.unpack_from("<Q", index, 28)
     counts = struct.unpack_from(f"<{shards}Q", index, 36)
     kind = "H" if vocabulary <= 65536 else "I"
     size = 16 + sequence * struct.calcsize(kind)
     for shard, count in enumerate(counts):
         with open(os.path.join(folder, f"tokens-{shard:05d}.tokens"), "rb") as file:
             data = file.read()
-        assert data[:8] == b"FSTOKREC" and len(data) == 16 + count * size
+        assert data[:8] == b"FSTOKREC" and len(data) == 24 + count * size
+        assert struct.unpack_from("<IIQ", data, 8) == (2, shard, vocabulary_sum)
         for i in range(count):
-            at = 16 + i * size
+            at = 24 + i * size
             (length,) = struct.unpack_from("<H", data, at + 8)
             yield list(struct.unpack_from(f"<{length}{kind}", data, at + 16))
 
@@ -124,7 +126,7 @@ def made_up_text(generator):
     pools = ["abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJ", "0123456789", "\u00e9\u00e8\u00fc\u00df\u00c5\u00d8\u0141",
              "\u0391\u03b2\u0413\u0434\u0416", "\u05d0\u05d1\u0634\u0645", "\u4e2d\u6587\u5b57\uf900\U00020001",
              "\u3042\u30a2\uac00\ud55c", "\u0301\u0308\u0327\u20dd", ".,;:!?-_'\"()[]{}<>@#$%^&*+=/\\\\|`~",
-             "\u2014\u201c\u201d\u00bf\u3002\u00ab", "\u00a0\u2003\u3000\t", "\u200d\u00ad\u0007\ufffd\ufeff",
+             "\u2014\u201c\u201d\u00bf\u3002\u00ab", "\u00a0\u2003\u3000\u2028\u2029\t", "\u200d\u00ad\u0007\ufffd\ufeff",
              "\u20ac\u00a3\u2192\u263a", "\u0130\u01c5\u1e9e\ufb01"]
     lines = []
     for _ in range(300):

@@ -25,6 +25,25 @@ TEST(AxisTicks, AreRoundAndInside) {
   }
 }
 
+TEST(AxisTicks, EndWhereNumbersAreTooLargeOrTooNear) {
+  for (const auto& [low, high] : std::vector<std::pair<double, double>>{
+           {-1e308, 1e308}, {1e17, 1e17 + 16}, {1e17, 1e17}, {0, 5e-324}, {-1e300, 1e300}, {1, 1 + 1e-15}}) {
+    const std::vector<double> ticks = AxisTicks(low, high, 5);
+    ASSERT_GE(ticks.size(), 2u) << low;
+    EXPECT_LE(ticks.size(), 14u) << low;
+    for (size_t i = 1; i < ticks.size(); ++i) EXPECT_GT(ticks[i], ticks[i - 1]) << low;
+  }
+}
+
+TEST(LineChart, LeavesOutWhatNoDrawingHolds) {
+  Chart chart;
+  chart.series.push_back({.name = "a", .points = {{0, 1}, {1, 1e308}, {2, -1e308}, {3, 2}}});
+  const std::string svg = LineChart(chart);
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
+  EXPECT_EQ(LineChart({.series = {{.points = {{0, 1e308}, {1, -1e308}}}}}).find("no data") != std::string::npos, true);
+}
+
 TEST(EscapeHtml, LeavesNothingThatMarksUp) {
   EXPECT_EQ(EscapeHtml("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;");
 }

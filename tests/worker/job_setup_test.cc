@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include "common/net/job_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker/data/data_folder.h"
+#include "worker/data/token_records.h"
 
 namespace foreshard {
 namespace {
@@ -65,7 +68,7 @@ TEST(JobSetup, CifarAugmentsTrainingOnly) {
   write("b.bin", 7, '\xff');
   auto train = LoadTrainingData(job);
   ASSERT_TRUE(train.ok()) << train.status();
-  auto test = LoadTestData(job);
+  auto test = LoadTestData(job, **train);
   ASSERT_TRUE(test.ok()) << test.status();
   EXPECT_EQ((*train)->examples(), 2u);
   EXPECT_EQ((*test)->examples(), 1u);
@@ -84,13 +87,80 @@ TEST(JobSetup, CifarAugmentsTrainingOnly) {
   EXPECT_EQ(LoadTrainingData(job).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(LoadTrainingData(job).status().message()),
               ::testing::HasSubstr("training.batch_size: 3: is more than the 2 examples"));
-  EXPECT_TRUE(LoadTestData(job).ok());
+  EXPECT_TRUE(LoadTestData(job, **train).ok());
 
   write("b.bin", 10, '\0');
-  const absl::Status status = LoadTestData(job).status();
+  const absl::Status status = LoadTestData(job, **train).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr((folder / "b.bin").string()));
   std::filesystem::remove_all(folder);
+}
+
+class TextData : public DataFolderTest {
+ protected:
+  TextData() : DataFolderTest("job_setup_text") {}
+  void SetUp() override {
+    DataFolderTest::SetUp();
+    job_.mutable_data()->set_format("tokens");
+    job_.mutable_data()->set_directory(directory_);
+    job_.mutable_data()->set_train_tokens("train");
+    job_.mutable_data()->set_test_tokens("test");
+    job_.mutable_data()->set_mask_fraction(0.15f);
+  }
+  // Two sequences of the words a and b.
+  void Pack(const std::string& folder, uint32_t sequence, bool pairs, const std::string& words = "a\nb\n") {
+    const std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n" + words;
+    const TokenIndex index{.sequence = sequence,
+                           .vocabulary = static_cast<uint32_t>(5 + words.size() / 2),
+                           .pairs = pairs,
+                           .vocabulary_checksum = Checksum(AsBytes(vocabulary)),
+                           .records = {2}};
+    std::filesystem::create_directories(directory_ / folder);
+    Write(folder + "/vocab.txt", vocabulary);
+    const std::string record = PrintTokenRecord(index, {.second = 4, .words = 2, .tokens = {2, 5, 6, 3}});
+    Write(folder + "/" + TokenShardName(0), TokenShardHeader(index, 0) + record + record);
+    Write(folder + "/index.tokens", PrintTokenIndex(index));
+  }
+  v1::JobSpec job_;
+};
+
+TEST_F(TextData, OfTestsMustFitThatOfTraining) {
+  Pack("train", 8, false);
+  Pack("test", 8, false);
+  const auto train = LoadTrainingData(job_);
+  ASSERT_TRUE(train.ok()) << train.status();
+  EXPECT_TRUE(LoadTestData(job_, **train).ok());
+  const auto expect_refused = [&](const std::string& what) {
+    const absl::Status status = LoadTestData(job_, **train).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr((directory_ / "train").string()));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr((directory_ / "test").string()));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(what));
+  };
+  Pack("test", 16, false);
+  expect_refused("sequences of 16 tokens, not 8");
+  Pack("test", 8, false, "b\na\n");
+  expect_refused("another vocabulary (7 tokens, ");
+  Pack("test", 8, true);
+  expect_refused("packed with --pairs, not without");
+}
+
+TEST_F(TextData, IsKnownByVocabularySequenceAndPairs) {
+  std::set<uint64_t> identities = {0};
+  const auto identity = [&] { return DataIdentity(**LoadTrainingData(job_)); };
+  Pack("train", 8, false);
+  const uint64_t first = identity();
+  identities.insert(first);
+  Pack("train", 16, false);
+  identities.insert(identity());
+  Pack("train", 8, true);
+  identities.insert(identity());
+  Pack("train", 8, false, "b\na\n");
+  identities.insert(identity());
+  EXPECT_EQ(identities.size(), 5u);
+  Pack("train", 8, false);
+  EXPECT_EQ(identity(), first);
+  EXPECT_EQ(DataIdentity(*MakeSyntheticDataset(10, {8, 1, 1}, 3)), 0u);
 }
 
 TEST(JobSetup, TextIsComputedInMicroBatches) {

@@ -10,7 +10,8 @@ import tarfile
 # Of the tree. What of it is compiled, CMakeLists.txt says.
 TREE = ("tools/gpu-check", "tools/gpu_check", "tools/local_fleet/__init__.py",
         "tools/local_fleet/command_line.py", "tools/bench/pytorch_models.py", "tools/bench/pytorch_bert.py", "common/core",
-        "kernels", "worker/models", "tests/kernels", "README.md")
+        "kernels", "worker/models", "worker/data/random_text.h", "worker/data/random_text.cc", "tests/kernels",
+        "tests/pytorch/dump_step.cc", "tests/pytorch/bert_parity_test.py", "README.md")
 # Where gpu-check looks for them, in the tree.
 LIBRARIES = "libraries"
 _TOP = "foreshard"
@@ -47,7 +48,8 @@ def library_files(prefix="/usr"):
     include, lib = prefix + "/include", prefix + "/lib"
     files = []
     for header, package in (("absl", "libabsl-dev"), ("gtest", "libgtest-dev"),
-                            ("gmock", "libgmock-dev"), ("nlohmann", "nlohmann-json3-dev")):
+                            ("gmock", "libgmock-dev"), ("nlohmann", "nlohmann-json3-dev"),
+                            ("CLI", "libcli11-dev")):
         if not os.path.isdir(os.path.join(include, header)):
             raise CannotBundle(f"no {include}/{header} on this machine (Debian: {package})")
         for folder, _, names in os.walk(os.path.join(include, header)):
@@ -72,8 +74,8 @@ def write(root, path):
     compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True,
                               check=False).stdout.splitlines()[:1]
     note = (f"Libraries for tools/gpu-check, built by {compiler[0] if compiler else 'an unknown compiler'}.\n"
-            "abseil (Apache 2.0), xxHash (BSD 2-clause), GoogleTest (BSD 3-clause) and JSON for Modern C++\n"
-            "(MIT), as packaged by the system that this was made on.\n").encode()
+            "abseil (Apache 2.0), xxHash (BSD 2-clause), GoogleTest and CLI11 (BSD 3-clause) and JSON for\n"
+            "Modern C++ (MIT), as packaged by the system that this was made on.\n").encode()
     temporary = path + ".new"
     with tarfile.open(temporary, "w") as tar:
         for name in tree_files(root):

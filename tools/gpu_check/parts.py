@@ -13,6 +13,8 @@ MODELS = ("resnet20", "resnet18", "wrn16_4", "resnet50")
 # With the length of their sequences, and how many of those a batch has.
 TEXT_MODELS = {"bert_base_128": 64, "bert_large_128": 32, "bert_base_512": 16}
 PRECISIONS = ("tf32", "bf16")
+# Steps whose loss and gradients are compared with PyTorch's in double precision, on the CPU.
+PARITY = {"bert_tiny": ("fp32", "tf32", "bf16"), "bert_base": ("bf16",)}
 BATCH = 128
 _ATTEMPTS = 12  # processes of tests
 _BUILT = "built.json"
@@ -131,7 +133,7 @@ class Check:
 
     def parts(self):
         parts = [Part("build", self.build, 0, 3600), Part("tests", self.tests, 0, 300),
-                 Part("kernels", self.kernels, 10, 120)]
+                 Part("kernels", self.kernels, 10, 120), Part("parity", self.parity, 20, 120)]
         for model in MODELS:
             parts.append(Part(f"models/{model}", lambda s, m=model: self.model(m, s), 10, 90))
         parts.append(Part("pytorch/models/eager", lambda s: self.pytorch("models", MODELS, "eager", PRECISIONS, s), 30, 150))
@@ -363,6 +365,31 @@ class Check:
             except Failed as failure:  # the other may do
                 data += failure.data or []
                 wrong.append(f"{precision}: {failure}")
+        if wrong:
+            raise Failed("; ".join(wrong), data)
+        return data
+
+    def parity(self, seconds):
+        """What bert_parity_test.py says of each step."""
+        self.need_layers()
+        if self.machine.torch is None:
+            raise Impossible(self.machine.no_torch)
+        program = os.path.join(self.build_folder, "dump_step")
+        if not os.access(program, os.X_OK):
+            raise Impossible("built without CLI11, so there is no dump_step")
+        script = os.path.join(self.root, "tests", "pytorch", "bert_parity_test.py")
+        end, data, wrong = time.monotonic() + seconds, [], []
+        for model, precisions in PARITY.items():
+            for precision in precisions:
+                status, lines = run_lines(
+                    [self.machine.python, script, "--dump-step", program, "--model", model, "--next-sentence",
+                     "--device", "cuda", "--precision", precision],
+                    max(1, end - time.monotonic()), self.log(f"parity/{model}/{precision}"), environment=self.environment)
+                data.append({"name": model, "precision": precision, "passed": status == 0, "said": lines[:10]})
+                if status != 0:
+                    words = "did not end in time" if status is None else next(
+                        (line for line in lines if line.startswith("FAILED")), last_words(self.log(f"parity/{model}/{precision}")))
+                    wrong.append(f"{model} in {precision}: {words}")
         if wrong:
             raise Failed("; ".join(wrong), data)
         return data

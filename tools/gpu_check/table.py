@@ -25,6 +25,7 @@ class Table:
         self.records = records
         self.rows = []
         self._tests()
+        self._parity()
         self._kernels()
         self._steps("layers", "pytorch/layers/eager", "pytorch/layers/compile")
         for model in MODELS:
@@ -44,6 +45,11 @@ class Table:
                 met = not data["failed"] and record["status"] == results.DONE
                 self.rows.append((part, f"{data['passed']} passed{skipped}", "", "", "",
                                   f"none fails: {'met' if met else 'missed'}"))
+
+    def _parity(self):
+        for line in self._data("parity"):
+            self.rows.append((f"parity/{line['name']} ({line['precision']})", "", "", "", "",
+                              f"gradients near PyTorch's: {'met' if line['passed'] else 'missed'}"))
 
     def _kernels(self):
         for line in self._data("kernels"):

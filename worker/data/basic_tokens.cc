@@ -20,7 +20,8 @@ bool IsControl(int32_t c, utf8proc_category_t category) {
 }
 
 bool IsSpace(int32_t c, utf8proc_category_t category) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || category == UTF8PROC_CATEGORY_ZS;
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || category == UTF8PROC_CATEGORY_ZS ||
+         category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
 bool IsIdeograph(int32_t c) {

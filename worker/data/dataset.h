@@ -30,6 +30,8 @@ class Dataset {
   virtual uint32_t targets() const { return 0; }
   // Whether pairs of segments have labels, for model.next_sentence.
   virtual bool has_pairs() const { return false; }
+  // Of the vocabulary that tokens are numbers of; 0: no text.
+  virtual uint64_t vocabulary_checksum() const { return 0; }
   // Whether draws belong to the record and the epoch, whatever batch it is in. Then the key of a
   // batch is its epoch's.
   virtual bool draws_by_epoch() const { return false; }

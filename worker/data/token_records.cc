@@ -13,8 +13,6 @@ namespace foreshard {
 namespace {
 
 constexpr std::string_view kIndexMagic = "FSTOKENS", kShardMagic = "FSTOKREC";
-constexpr uint32_t kVersion = 1;
-constexpr uint64_t kFrontBytes = 16;   // of a shard
 constexpr uint64_t kHeaderBytes = 16;  // of a record
 
 absl::Status OpenProblem(int error, const std::string& path) {
@@ -34,10 +32,11 @@ T At(const uint8_t* bytes, uint64_t offset) {
 
 std::string TokenShardName(uint32_t shard) { return absl::StrFormat("tokens-%05d.tokens", shard); }
 
-std::string TokenShardHeader(uint32_t shard) {
+std::string TokenShardHeader(const TokenIndex& index, uint32_t shard) {
   ByteWriter writer;
-  writer.Put(kVersion);
+  writer.Put(index.version);
   writer.Put(shard);
+  if (index.version > 1) writer.Put(index.vocabulary_checksum);
   return absl::StrCat(std::string(kShardMagic), writer.Take());
 }
 
@@ -65,7 +64,7 @@ std::string PrintTokenRecord(const TokenIndex& index, const TokenRecord& record)
 std::string PrintTokenIndex(const TokenIndex& index) {
   ByteWriter writer;
   for (char c : kIndexMagic) writer.Put(c);
-  writer.Put(kVersion);
+  writer.Put(index.version);
   writer.Put(static_cast<uint32_t>(index.records.size()));
   writer.Put(index.sequence);
   writer.Put(index.vocabulary);
@@ -84,8 +83,10 @@ absl::StatusOr<TokenIndex> ParseTokenIndex(const std::string& bytes, const std::
     return invalid("is no index of packed text; foreshard pack-text makes one");
   }
   ByteReader reader(std::string_view(bytes).substr(kIndexMagic.size()));
-  if (const auto version = reader.Get<uint32_t>(); version != kVersion) {
-    return invalid("has version ", version, " of the format; this program reads version ", kVersion,
+  TokenIndex index;
+  index.version = reader.Get<uint32_t>();
+  if (index.version < 1 || index.version > kTokenVersion) {
+    return invalid("has version ", index.version, " of the format; this program reads versions 1 to ", kTokenVersion,
                    ": pack the text again");
   }
   if (!Unsealed(bytes).ok()) {
@@ -93,7 +94,6 @@ absl::StatusOr<TokenIndex> ParseTokenIndex(const std::string& bytes, const std::
         name, ": is damaged or cut off: its checksum does not match; copy it again, or pack again"));
   }
   const auto shards = reader.Get<uint32_t>();
-  TokenIndex index;
   index.sequence = reader.Get<uint32_t>();
   index.vocabulary = reader.Get<uint32_t>();
   const auto pairs = reader.Get<uint32_t>();
@@ -150,20 +150,27 @@ absl::StatusOr<std::unique_ptr<TokenRecords>> TokenRecords::Open(const std::stri
       new TokenRecords(folder, *std::move(index), *std::move(vocabulary)));
   for (uint32_t shard = 0; shard < records->index_.records.size(); ++shard) {
     const std::string path = absl::StrCat(folder, "/", TokenShardName(shard));
-    const uint64_t wanted = kFrontBytes + records->index_.records[shard] * records->index_.record_bytes();
+    const std::string header = TokenShardHeader(records->index_, shard);
+    const uint64_t wanted = header.size() + records->index_.records[shard] * records->index_.record_bytes();
     auto mapped = MappedFile::Open(
         path, [&](int error) { return OpenProblem(error, path); },
         [&](uint64_t size) {
           if (size == wanted) return absl::OkStatus();
-          return absl::DataLossError(absl::StrCat(path, ": ", size <= kFrontBytes ? "is empty: it" : "it", " has ", size,
+          return absl::DataLossError(absl::StrCat(path, ": ", size <= header.size() ? "is empty: it" : "it", " has ", size,
                                                   " bytes, the index says ", wanted,
                                                   "; copy it again, or pack again"));
         });
     if (!mapped.ok()) return mapped.status();
     records->shards_.push_back(*std::move(mapped));
-    if (std::memcmp(records->shards_.back().data(), TokenShardHeader(shard).data(), kFrontBytes) != 0) {
+    constexpr size_t kNumbered = 16;  // up to what says of which vocabulary it is
+    const uint8_t* front = records->shards_.back().data();
+    if (std::memcmp(front, header.data(), kNumbered) != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": is not shard ", shard, " of packed text; copy it again"));
+    }
+    if (std::memcmp(front + kNumbered, header.data() + kNumbered, header.size() - kNumbered) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": was packed with another vocabulary than the folder's ", kTokenVocabularyName, "; copy it again"));
     }
   }
   return records;
@@ -177,7 +184,7 @@ std::pair<size_t, uint64_t> TokenRecords::Locate(uint64_t record) const {
 
 const uint8_t* TokenRecords::Bytes(uint64_t record) const {
   const auto [shard, number] = Locate(record);
-  return shards_[shard].data() + kFrontBytes + number * index_.record_bytes();
+  return shards_[shard].data() + index_.shard_header_bytes() + number * index_.record_bytes();
 }
 
 uint32_t TokenRecords::Words(uint64_t record) const { return At<uint16_t>(Bytes(record), 12); }
@@ -210,6 +217,14 @@ absl::Status TokenRecords::Read(uint64_t record, TokenRecord* to) const {
       return absl::InvalidArgumentError(absl::StrCat(where(), " has token ", token, " of ", index_.vocabulary));
     }
     to->tokens[i] = token;
+  }
+  const SpecialTokens& special = vocabulary_.special();
+  const auto words = static_cast<uint32_t>(std::count_if(to->tokens.begin(), to->tokens.end(), [&](uint32_t token) {
+    return token != special.first && token != special.separator;
+  }));
+  if (words == 0 || words != to->words) {
+    return absl::InvalidArgumentError(absl::StrCat(where(), " has ", words, " words and says ", to->words,
+                                                   "; pack the text again"));
   }
   return absl::OkStatus();
 }

@@ -3,7 +3,7 @@
 // little-endian.
 //
 //   index.tokens            8 bytes "FSTOKENS"
-//                           u32 version, 1
+//                           u32 version, 2
 //                           u32 shards
 //                           u32 sequence: tokens of a record
 //                           u32 vocabulary: tokens in it
@@ -12,15 +12,20 @@
 //                           shards times: u64 records, at least 1
 //                           u64 XXH3-64 of everything before
 //   vocab.txt               the vocabulary (vocabulary.h)
-//   tokens-00000.tokens     8 bytes "FSTOKREC", u32 version, u32 the shard's number; then records:
+//   tokens-00000.tokens     8 bytes "FSTOKREC"
+//                           u32 version, the index's
+//                           u32 the shard's number
+//                           u64 XXH3-64 of vocab.txt; not in version 1
+//                           then records:
 //                             u64 XXH3-64 of the record's rest
 //                             u16 length: tokens before the padding
 //                             u16 second: where the second segment begins; length: nowhere
-//                             u16 words: tokens that are neither [CLS] nor [SEP]
+//                             u16 words: tokens that are neither [CLS] nor [SEP], at least 1
 //                             u16 label: 0, or 1 where the second segment does not follow the first
 //                             sequence times: the token, u16 where vocabulary <= 65536, else u32
 //
-// The index is written last, so a folder without one is no data set.
+// The index is written last, so a folder without one is no data set. Version 1 is read as well: its
+// shards do not say of which vocabulary they are, all else is the same.
 //
 //   auto records = TokenRecords::Open(folder).value();
 //   RETURN_IF_ERROR(records->Read(17, &record));
@@ -41,12 +46,9 @@ namespace foreshard {
 
 inline constexpr char kTokenIndexName[] = "index.tokens";
 inline constexpr char kTokenVocabularyName[] = "vocab.txt";
+inline constexpr uint32_t kTokenVersion = 2;
 inline constexpr uint32_t kMaxTokenShards = 100'000;
 inline constexpr uint32_t kLeastSequence = 8, kMostSequence = 65535;
-
-// "tokens-00003.tokens", and what it begins with.
-std::string TokenShardName(uint32_t shard);
-std::string TokenShardHeader(uint32_t shard);
 
 struct TokenRecord {
   uint32_t second = 0;  // where the second segment begins, or tokens.size()
@@ -56,16 +58,21 @@ struct TokenRecord {
 };
 
 struct TokenIndex {
+  uint32_t version = kTokenVersion;
   uint32_t sequence = 0, vocabulary = 0;
   bool pairs = false;
   uint64_t vocabulary_checksum = 0;
   std::vector<uint64_t> records;  // of each shard
 
   uint32_t token_bytes() const { return vocabulary <= 65536 ? 2 : 4; }
+  uint64_t shard_header_bytes() const { return version > 1 ? 24 : 16; }
   uint64_t record_bytes() const { return 16 + uint64_t{sequence} * token_bytes(); }
   uint64_t total() const;
 };
 
+// "tokens-00003.tokens", and what it begins with.
+std::string TokenShardName(uint32_t shard);
+std::string TokenShardHeader(const TokenIndex& index, uint32_t shard);
 // A record's bytes; its tokens are at most index.sequence.
 std::string PrintTokenRecord(const TokenIndex& index, const TokenRecord& record);
 std::string PrintTokenIndex(const TokenIndex& index);
@@ -77,7 +84,7 @@ absl::StatusOr<TokenIndex> ParseTokenIndex(const std::string& bytes, const std::
 class TokenRecords {
  public:
   // NOT_FOUND; INVALID_ARGUMENT and DATA_LOSS as ParseTokenIndex and Vocabulary::Parse, and for
-  // shards that are missing, empty, shorter or longer than the index says, or another's, and for
+  // shards that are missing, empty, shorter or longer than the index says, another's or of another vocabulary, and for
   // a vocabulary that is not the one that the text was packed with.
   static absl::StatusOr<std::unique_ptr<TokenRecords>> Open(const std::string& folder);
   TokenRecords(const TokenRecords&) = delete;
@@ -87,7 +94,7 @@ class TokenRecords {
   const Vocabulary& vocabulary() const { return vocabulary_; }
   uint64_t records() const { return records_; }
   // DATA_LOSS naming shard and record: its checksum does not match; INVALID_ARGUMENT: numbers in
-  // it are out of range.
+  // it are out of range, or its words are not as many as it says.
   absl::Status Read(uint64_t record, TokenRecord* to) const;
   // The record's words alone, unchecked until it is read.
   uint32_t Words(uint64_t record) const;

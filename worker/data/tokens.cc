@@ -27,6 +27,7 @@ class TokenDataset : public Dataset {
   InputShape shape() const override { return {records_->index().sequence, 1, 1}; }
   uint32_t classes() const override { return records_->index().vocabulary; }
   bool has_pairs() const override { return records_->index().pairs; }
+  uint64_t vocabulary_checksum() const override { return records_->index().vocabulary_checksum; }
   bool draws_by_epoch() const override { return true; }
   uint32_t targets() const override {
     return std::max(1u, static_cast<uint32_t>(std::lround(options_.mask_fraction * records_->index().sequence)));

@@ -13,6 +13,7 @@ namespace foreshard {
 namespace {
 
 constexpr size_t kMostCharacters = 100;  // of a word that is split
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kMostKnown = 1 << 20;   // words remembered
 
 bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
@@ -25,6 +26,10 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(std::string_view text, const std::s
   const auto wrong = [&](uint64_t line, const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": line ", line, ": ", what...));
   };
+  if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) {
+    return wrong(1, "begins with a byte order mark, which would be part of the first token; save the file as UTF-8 "
+                    "without one");
+  }
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string token(text.substr(at, end - at));

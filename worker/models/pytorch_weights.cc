@@ -219,10 +219,11 @@ absl::Status CheckRepeated(const Model& model, const SafetensorsReader& reader,
       const TensorSpec& tensor = schema.tensors()[i];
       if (tensor.name != extra.same_as) continue;
       std::vector<float> values(found->elements);
-      if (found->elements == tensor.elements() && found->type != SafetensorsType::kI64) {
+      const bool comparable = found->elements == tensor.elements() && found->type != SafetensorsType::kI64;
+      if (comparable) {
         if (auto s = reader.ReadFloats(*found, 0, absl::MakeSpan(values)); !s.ok()) return s;
       }
-      if (found->elements != tensor.elements() ||
+      if (!comparable ||
           !std::equal(values.begin(), values.end(), vector.begin() + static_cast<int64_t>(schema.offset(i)))) {
         return absl::InvalidArgumentError(absl::StrCat(
             path, ": tensor '", extra.name, "' with the shape ", ShapeText(found->shape), " is not equal to '",

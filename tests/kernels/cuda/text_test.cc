@@ -3,6 +3,7 @@
 #include "kernels/cuda/text.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "common/core/random.h"
@@ -38,23 +39,55 @@ std::vector<uint16_t> ToBf16(const std::vector<float>& values) {
   return stored;
 }
 
+// Values as a storage holds them, on the device.
+class Stored {
+ public:
+  Stored(Storage storage, const std::vector<float>& values)
+      : storage_(storage), whole_(Upload(values)), half_(Upload(ToBf16(values))) {}
+  void* data() const { return storage_ == Storage::kFp32 ? static_cast<void*>(whole_.data()) : half_.data(); }
+  std::vector<float> Download() const {
+    if (storage_ == Storage::kFp32) return whole_.Download();
+    std::vector<float> values;
+    for (uint16_t value : half_.Download()) values.push_back(FromBf16(value));
+    return values;
+  }
+
+ private:
+  Storage storage_;
+  Uploaded<float> whole_;
+  Uploaded<uint16_t> half_;
+};
+
+// What a storage makes of the values.
+std::vector<float> Rounded(Storage storage, std::vector<float> values) {
+  if (storage == Storage::kBf16) {
+    for (float& value : values) value = FromBf16(Bf16(value));
+  }
+  return values;
+}
+constexpr Storage kStorages[] = {Storage::kFp32, Storage::kBf16};
+// Of a value that is rounded once.
+double RoundingOf(Storage storage) { return storage == Storage::kBf16 ? 1.0 / 256 : 0; }
+
 TEST_F(CudaTextTest, DropsWhatTheNumbersSay) {
+  const std::vector<uint64_t> keys = {1, 0x123456789abcdefull, ~uint64_t{0}};
   for (const uint64_t elements : {1u, 63u, 64u, 200u}) {
-    const std::vector<uint64_t> keys = {1, 0x123456789abcdefull, ~uint64_t{0}};
-    const std::vector<float> values = Normal(3 * elements, elements);
-    for (const uint32_t drops : {0u, 1u}) {
-      const auto from = Upload(values), to = Upload(std::vector<float>(values.size(), 7));
-      const auto device_keys = Upload(keys);
-      const auto scalars = Upload(std::vector<StepScalars>{{.drops = drops}});
-      ASSERT_EQ(ApplyDropout(Storage::kFp32, 3, elements, {0.25f, 11, device_keys.data(), scalars.data()}, from.data(),
-                             to.data(), nullptr),
-                absl::OkStatus());
-      std::vector<float> wanted = values;
-      for (uint64_t i = 0; drops != 0 && i < wanted.size(); ++i) {
-        const bool dropped = DropoutWord(keys[i / elements], 11, i % elements) < DropoutThreshold(0.25f);
-        wanted[i] = dropped ? 0 : wanted[i] * DropoutScale(0.25f);
+    for (const Storage storage : kStorages) {
+      const std::vector<float> values = Rounded(storage, Normal(3 * elements, elements));
+      for (const uint32_t drops : {0u, 1u}) {
+        const Stored from(storage, values), to(storage, std::vector<float>(values.size(), 7));
+        const auto device_keys = Upload(keys);
+        const auto scalars = Upload(std::vector<StepScalars>{{.drops = drops}});
+        ASSERT_EQ(ApplyDropout(storage, 3, elements, {0.25f, 11, device_keys.data(), scalars.data()}, from.data(),
+                               to.data(), nullptr),
+                  absl::OkStatus());
+        std::vector<float> wanted = values;
+        for (uint64_t i = 0; drops != 0 && i < wanted.size(); ++i) {
+          const bool dropped = DropoutWord(keys[i / elements], 11, i % elements) < DropoutThreshold(0.25f);
+          wanted[i] = dropped ? 0 : wanted[i] * DropoutScale(0.25f);
+        }
+        EXPECT_EQ(Bits(to.Download()), Bits(Rounded(storage, wanted))) << elements;
       }
-      EXPECT_EQ(Bits(to.Download()), Bits(wanted)) << elements;
     }
   }
 }
@@ -93,18 +126,21 @@ TEST_F(CudaTextTest, CurvesAndTheirSlopes) {
 }
 
 TEST_F(CudaTextTest, LayerNormOfManyRows) {
-  for (const uint32_t channels : {8u, 13u, 200u}) {
+  for (const auto& [channels, storage] : std::vector<std::pair<uint32_t, Storage>>{
+           {8, Storage::kFp32}, {13, Storage::kFp32}, {200, Storage::kFp32}, {8, Storage::kBf16}, {13, Storage::kBf16}, {200, Storage::kBf16}}) {
     const uint32_t rows = 150;
-    const std::vector<float> x = Normal(rows * channels, 1, 2), dy = Normal(rows * channels, 2);
+    const std::vector<float> x = Rounded(storage, Normal(rows * channels, 1, 2)), dy = Rounded(storage, Normal(rows * channels, 2));
     const std::vector<float> weight = Normal(channels, 3), bias = Normal(channels, 4), before = Normal(channels, 5);
     const LayerNormShape shape = {rows, channels, 1e-12f};
-    const auto from = Upload(x), out = Upload(x), d = Upload(dy), w = Upload(weight), b = Upload(bias);
+    const Stored from(storage, x), out(storage, x), d(storage, dy);
+    const auto w = Upload(weight), b = Upload(bias);
+    const double rounding = RoundingOf(storage);
     const auto saved = Upload(std::vector<float>(2 * rows));
     const auto dw = Upload(before), db = Upload(before);
     const auto scratch = Upload(std::vector<float>(LayerNormScratch(rows, channels) / sizeof(float)));
-    ASSERT_EQ(LayerNormForward(Storage::kFp32, shape, from.data(), w.data(), b.data(), out.data(), saved.data(), nullptr),
+    ASSERT_EQ(LayerNormForward(storage, shape, from.data(), w.data(), b.data(), out.data(), saved.data(), nullptr),
               absl::OkStatus());
-    ASSERT_EQ(LayerNormGradient(Storage::kFp32, shape, from.data(), d.data(), w.data(), saved.data(),
+    ASSERT_EQ(LayerNormGradient(storage, shape, from.data(), d.data(), w.data(), saved.data(),
                                 {.dx = d.data(), .weight = dw.data(), .bias = db.data(), .accumulate = true},
                                 scratch.data(), nullptr),
               absl::OkStatus());
@@ -124,14 +160,52 @@ TEST_F(CudaTextTest, LayerNormOfManyRows) {
         biases[c] += ds[c];
       }
       for (uint64_t c = 0; c < channels; ++c) {
-        ASSERT_NEAR(y[row * channels + c], weight[c] * z(c) + bias[c], 1e-5);
-        ASSERT_NEAR(dx[row * channels + c], inverse * (double{weight[c]} * ds[c] - sum - z(c) * product), 1e-5 * (1 + inverse));
+        const double wanted = weight[c] * z(c) + bias[c];
+        ASSERT_NEAR(y[row * channels + c], wanted, 1e-5 + rounding * std::abs(wanted));
+        const double slope = inverse * (double{weight[c]} * ds[c] - sum - z(c) * product);
+        ASSERT_NEAR(dx[row * channels + c], slope, 1e-5 * (1 + inverse) + rounding * std::abs(slope));
       }
     }
     const std::vector<float> dw_made = dw.Download(), db_made = db.Download();
     for (uint64_t c = 0; c < channels; ++c) {
       ASSERT_NEAR(dw_made[c], weights[c], 2e-4);
       ASSERT_NEAR(db_made[c], biases[c], 2e-4);
+    }
+  }
+}
+
+TEST_F(CudaTextTest, EmbeddingsAreSumsOfThreeRows) {
+  constexpr uint32_t kExamples = 2, kPositions = 5, kTokens = 7;
+  for (const uint32_t channels : {8u, 13u, 70u}) {
+    for (const Storage storage : kStorages) {
+      std::vector<int32_t> tokens, segments;
+      for (uint32_t row = 0; row < kExamples * kPositions; ++row) {
+        tokens.push_back(static_cast<int32_t>(row * 3 % kTokens));
+        segments.push_back(static_cast<int32_t>(row % 3 / 2));
+      }
+      const std::vector<float> token = Normal(kTokens * channels, 1), position = Normal(kPositions * channels, 2),
+                               segment = Normal(2 * channels, 3);
+      const auto t = Upload(token), p = Upload(position), s = Upload(segment);
+      const auto names = Upload(tokens), parts = Upload(segments);
+      const Stored y(storage, std::vector<float>(tokens.size() * channels, 9));
+      const EmbeddingArguments arguments = {.storage = storage,
+                                            .examples = kExamples,
+                                            .positions = kPositions,
+                                            .channels = channels,
+                                            .tokens = kTokens,
+                                            .position_rows = kPositions,
+                                            .segments = 2,
+                                            .token = names.data(),
+                                            .segment = parts.data()};
+      ASSERT_EQ(EmbeddingForward(arguments, t.data(), p.data(), s.data(), y.data(), nullptr), absl::OkStatus());
+      const std::vector<float> made = y.Download();
+      for (uint32_t row = 0; row < tokens.size(); ++row) {
+        for (uint32_t c = 0; c < channels; ++c) {
+          const double wanted = double{token[tokens[row] * channels + c]} + position[row % kPositions * channels + c] +
+                                segment[segments[row] * channels + c];
+          ASSERT_NEAR(made[row * channels + c], wanted, 1e-6 + RoundingOf(storage) * std::abs(wanted)) << row;
+        }
+      }
     }
   }
 }
@@ -149,15 +223,17 @@ TEST_F(CudaTextTest, GradientsOfTablesAreSumsOverTheBatch) {
   std::vector<uint8_t> text(layout.bytes);
   TextFiller(kTokens).Fill(layout, {tokens.data(), segments.data(), lengths.data(), targets.data(), targets.data()}, true, text.data());
   const auto device_text = Upload(text);
-  const std::vector<float> dy = Normal(kRows * kChannels, 1);
-  const auto gradient = Upload(dy);
-  for (uint64_t order = 0; order < kOrders; ++order) {
-    const ThreadOrder scoped(order);
+  for (uint64_t turn = 0; turn < 2 * kOrders; ++turn) {
+    const ThreadOrder scoped(turn / 2);
+    const Storage storage = kStorages[turn % 2];
+    const std::vector<float> dy = Rounded(storage, Normal(kRows * kChannels, 1));
+    const Stored gradient(storage, dy);
     const std::vector<float> before = Normal((kPositions + 2) * kChannels, 2);
     const auto token = Upload(std::vector<float>(before.begin(), before.begin() + kTokens * kChannels));
     const auto position = Upload(before), segment = Upload(std::vector<float>(2 * kChannels, 9));
     const auto scratch = Upload(std::vector<float>(EmbeddingScratch(kExamples, kPositions, kChannels, 2) / sizeof(float)));
-    EmbeddingArguments arguments = {.examples = kExamples,
+    EmbeddingArguments arguments = {.storage = storage,
+                                    .examples = kExamples,
                                     .positions = kPositions,
                                     .channels = kChannels,
                                     .tokens = kTokens,
@@ -254,16 +330,37 @@ TEST_F(CudaTextTest, LossOverAVocabulary) {
 TEST_F(CudaTextTest, PositionsNamedTwiceAddUp) {
   const SelectShape shape = {.examples = 2, .positions = 5, .channels = 3, .count = 4};
   const std::vector<int32_t> at = {1, 4, 1, 0, 2, 2, 2, 3};
-  const std::vector<float> dy = Normal(2 * 4 * 3, 1);
   const auto names = Upload(at);
   SelectShape named = shape;
   named.at = names.data();
-  const auto from = Upload(dy), to = Upload(std::vector<float>(2 * 5 * 3, 9));
-  ASSERT_EQ(SelectGradient(Storage::kFp32, named, from.data(), to.data(), nullptr), absl::OkStatus());
-  std::vector<float> wanted(2 * 5 * 3);
-  for (uint64_t row = 0; row < at.size(); ++row)
-    for (uint64_t c = 0; c < 3; ++c) wanted[(row / 4 * 5 + at[row]) * 3 + c] += dy[row * 3 + c];
-  EXPECT_EQ(to.Download(), wanted);
+  for (const Storage storage : kStorages) {
+    const std::vector<float> dy = Rounded(storage, Normal(2 * 4 * 3, 1));
+    const Stored from(storage, dy), to(storage, std::vector<float>(2 * 5 * 3, 9));
+    ASSERT_EQ(SelectGradient(storage, named, from.data(), to.data(), nullptr), absl::OkStatus());
+    std::vector<float> wanted(2 * 5 * 3);
+    for (uint64_t row = 0; row < at.size(); ++row)
+      for (uint64_t c = 0; c < 3; ++c) wanted[(row / 4 * 5 + at[row]) * 3 + c] += dy[row * 3 + c];
+    EXPECT_EQ(to.Download(), Rounded(storage, wanted));
+  }
+}
+
+TEST_F(CudaTextTest, PositionsAreCopiedAsTheyAre) {
+  const std::vector<int32_t> at = {1, 4, 1, 0, 2, 2, 2, 3};
+  const auto names = Upload(at);
+  for (const uint32_t channels : {3u, 8u}) {
+    for (const Storage storage : kStorages) {
+      const std::vector<float> x = Rounded(storage, Normal(2 * 5 * channels, 1));
+      SelectShape shape = {.examples = 2, .positions = 5, .channels = channels, .count = 4, .at = names.data()};
+      const Stored from(storage, x), to(storage, std::vector<float>(2 * 4 * channels, 9));
+      ASSERT_EQ(SelectForward(storage, shape, from.data(), to.data(), nullptr), absl::OkStatus());
+      std::vector<float> wanted;
+      for (uint64_t row = 0; row < at.size(); ++row) {
+        const auto begin = x.begin() + static_cast<int64_t>((row / 4 * 5 + at[row]) * channels);
+        wanted.insert(wanted.end(), begin, begin + channels);
+      }
+      EXPECT_EQ(Bits(to.Download()), Bits(wanted));
+    }
+  }
 }
 
 TEST(TextLayoutTest, SortsByTokenAndKeepsTheOrderAmongEquals) {

@@ -97,7 +97,7 @@ class ReplayArrivalsTest : public ::testing::Test {
     });
   }
   uint64_t SimulatedChecksum() {
-    const auto test = LoadTestData(job_).value();
+    const auto test = LoadTestData(job_, *train_).value();
     return Simulate({.job = job_,
                      .clock = BatchClock::Gamma({.workers = kWorkers, .variation = 0}).value(),
                      .train = train_.get(),

@@ -35,7 +35,7 @@ class SimulationTest : public ::testing::Test {
     if (!job.ok()) return job.status();
     if (clock.workers == 1) clock.workers = job->training().workers();
     train_ = LoadTrainingData(*job).value();
-    test_ = LoadTestData(*job).value();
+    test_ = LoadTestData(*job, *train_).value();
     return Simulate({.job = *job,
                      .clock = BatchClock::Gamma(clock).value(),
                      .network = network,

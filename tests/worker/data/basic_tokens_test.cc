@@ -21,6 +21,7 @@ TEST(BasicTokensTest, SplitsAtSpaceAndPunctuation) {
   EXPECT_THAT(Split("don't $5 a_b ~"), ElementsAre("don", "'", "t", "$", "5", "a", "_", "b", "~"));
   EXPECT_THAT(Split("\u201equoted\u201d \u2014 so"), ElementsAre("\u201e", "quoted", "\u201d", "\u2014", "so"));
   EXPECT_THAT(Split("one\u00a0two\u3000three"), ElementsAre("one", "two", "three"));
+  EXPECT_THAT(Split("one\u2028two\u2029three"), ElementsAre("one", "two", "three"));
   EXPECT_THAT(Split("[MASK]"), ElementsAre("[", "mask", "]"));
   EXPECT_THAT(Split(""), ElementsAre());
 }

@@ -49,7 +49,7 @@ class TokensTest : public DataFolderTest {
     Write("vocab.txt", vocabulary_);
     uint32_t number = 0;
     for (uint32_t shard = 0; shard < index_.records.size(); ++shard) {
-      std::string bytes = TokenShardHeader(shard);
+      std::string bytes = TokenShardHeader(index_, shard);
       for (uint64_t i = 0; i < index_.records[shard]; ++i) bytes += PrintTokenRecord(index_, Record(number++));
       Write(TokenShardName(shard), bytes);
     }
@@ -170,11 +170,50 @@ TEST_F(TokensTest, MicroBatchesGiveTheWholeBatchsGradientWithDropout) {
   }
 }
 
+// Nothing in it is masked.
+class NoTargets : public Dataset {
+ public:
+  explicit NoTargets(std::unique_ptr<Dataset> of) : of_(std::move(of)) {}
+  uint64_t examples() const override { return of_->examples(); }
+  InputShape shape() const override { return of_->shape(); }
+  uint32_t classes() const override { return of_->classes(); }
+  uint64_t Targets(absl::Span<const uint32_t>) const override { return 0; }
+  uint32_t targets() const override { return of_->targets(); }
+  absl::Status Gather(absl::Span<const uint32_t> indices, uint64_t key, Batch* batch) const override {
+    const absl::Status status = of_->Gather(indices, key, batch);
+    std::fill(batch->targets.begin(), batch->targets.end(), kernels::kNoTarget);
+    return status;
+  }
+
+ private:
+  const std::unique_ptr<Dataset> of_;
+};
+
+TEST_F(TokensTest, ABatchWithoutTargetsIsAStepOfZero) {
+  const NoTargets data(LoadTokens(directory_, {}).value());
+  auto device = kernels::MakeDevice("cpu").value();
+  auto model = MakeModel({.name = "bert_tiny",
+                          .input = data.shape(),
+                          .classes = data.classes(),
+                          .batch_size = 4,
+                          .text = {.targets = data.targets()}},
+                         *device).value();
+  std::vector<float> parameters(model->schema().elements());
+  model->InitialValues(1, parameters.data());
+  OpenGate gate;
+  GradientComputer computer({.seed = 2, .batch_size = 4, .clip_norm = 1}, model.get(), &data);
+  const auto step = computer.Compute(0, parameters.data(), gate);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_TRUE(step->finite);
+  EXPECT_EQ(step->loss, 0);
+  EXPECT_EQ(step->norm, 0);
+}
+
 TEST_F(TokensTest, RefusesFilesThatAreNotRight) {
   const std::string first = TokenShardName(0), second = TokenShardName(1);
   std::filesystem::resize_file(directory_ / second, 500);
   EXPECT_THAT(Refusal(), HasSubstr("tokens-00001.tokens: it has 500 bytes, the index says"));
-  std::filesystem::resize_file(directory_ / second, 16);
+  std::filesystem::resize_file(directory_ / second, 24);
   EXPECT_THAT(Refusal(), HasSubstr("tokens-00001.tokens: is empty"));
   WriteAll();
   std::filesystem::remove(directory_ / first);
@@ -197,9 +236,9 @@ TEST_F(TokensTest, RefusesFilesThatAreNotRight) {
 }
 
 TEST_F(TokensTest, ADamagedRecordIsNamed) {
-  std::string bytes = TokenShardHeader(0);
+  std::string bytes = TokenShardHeader(index_, 0);
   for (uint32_t i = 0; i < 25; ++i) bytes += PrintTokenRecord(index_, Record(i));
-  bytes[16 + 3 * index_.record_bytes() + 30] ^= 1;
+  bytes[24 + 3 * index_.record_bytes() + 30] ^= 1;
   Write(TokenShardName(0), bytes);
   const auto data = LoadTokens(directory_, {}).value();
   Batch batch;
@@ -207,6 +246,51 @@ TEST_F(TokensTest, ADamagedRecordIsNamed) {
   const absl::Status status = data->Gather({2, 3}, 1, &batch);
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("tokens-00000.tokens: record 3 does not have its checksum"));
+}
+
+TEST_F(TokensTest, AShardOfAnotherVocabularyIsRefused) {
+  TokenIndex other = index_;
+  other.vocabulary_checksum ^= 1;
+  std::string bytes = TokenShardHeader(other, 1);
+  for (uint32_t i = 25; i < kRecords; ++i) bytes += PrintTokenRecord(other, Record(i));
+  Write(TokenShardName(1), bytes);
+  EXPECT_THAT(Refusal(), HasSubstr("tokens-00001.tokens: was packed with another vocabulary"));
+  bytes = TokenShardHeader(index_, 0) + bytes.substr(24);
+  Write(TokenShardName(1), bytes);
+  EXPECT_THAT(Refusal(), HasSubstr("tokens-00001.tokens: is not shard 1 of packed text"));
+}
+
+TEST_F(TokensTest, VersionOneIsRead) {
+  index_.version = 1;
+  EXPECT_EQ(TokenShardHeader(index_, 1), std::string("FSTOKREC\1\0\0\0\1\0\0\0", 16));
+  WriteAll();
+  const auto records = TokenRecords::Open(directory_);
+  ASSERT_TRUE(records.ok()) << records.status();
+  TokenRecord record;
+  for (uint32_t i : {0u, 24u, 25u, kRecords - 1}) {
+    ASSERT_TRUE((*records)->Read(i, &record).ok());
+    EXPECT_EQ(record.tokens, Record(i).tokens);
+  }
+  index_.version = 3;
+  WriteAll();
+  EXPECT_THAT(Refusal(), HasSubstr("has version 3 of the format; this program reads versions 1 to 2"));
+}
+
+TEST_F(TokensTest, WordsAreCounted) {
+  const auto refusal = [&](const TokenRecord& first) {
+    std::string bytes = TokenShardHeader(index_, 0) + PrintTokenRecord(index_, first);
+    for (uint32_t i = 1; i < 25; ++i) bytes += PrintTokenRecord(index_, Record(i));
+    Write(TokenShardName(0), bytes);
+    Batch batch;
+    return std::string(LoadTokens(directory_, {}).value()->Gather({0}, 1, &batch).message());
+  };
+  TokenRecord record = Record(0);
+  record.words -= 1;
+  EXPECT_THAT(refusal(record), HasSubstr("tokens-00000.tokens: record 0 has 21 words and says 20"));
+  record.words = 0;
+  EXPECT_THAT(refusal(record), HasSubstr("record 0 has 21 words and says 0"));
+  record = {.second = 2, .tokens = {2, 3}};
+  EXPECT_THAT(refusal(record), HasSubstr("record 0 has 0 words and says 0"));
 }
 
 TEST(TokenRecordTest, LargeVocabulariesTakeFourBytesAToken) {

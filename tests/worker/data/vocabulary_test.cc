@@ -33,6 +33,7 @@ TEST(VocabularyTest, NumbersLinesFromZero) {
 TEST(VocabularyTest, RefusesWhatIsNone) {
   EXPECT_THAT(Refusal("[PAD]\n[UNK]\nthe\n"), HasSubstr("v.txt: has no [CLS], no [SEP], no [MASK] among its 3 tokens"));
   EXPECT_THAT(Refusal(""), HasSubstr("has no [PAD]"));
+  EXPECT_THAT(Refusal(absl::StrCat("\xef\xbb\xbf", kSpecial, "a\n")), HasSubstr("line 1: begins with a byte order mark"));
   EXPECT_THAT(Refusal(absl::StrCat(kSpecial, "a\n\nb\n")), HasSubstr("line 7: is empty"));
   EXPECT_THAT(Refusal(absl::StrCat(kSpecial, "a\nb\na\n")), HasSubstr("line 8: 'a' is on line 6 already"));
   EXPECT_THAT(Refusal(absl::StrCat(kSpecial, "\xff\n")), HasSubstr("line 6: is no UTF-8"));

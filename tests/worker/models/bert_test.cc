@@ -209,7 +209,7 @@ TEST_F(BertTest, WeightsComeBackAndMayHaveWhatHuggingFaceAdds) {
 
   // TensorFlow's names of layer norms, the second objective's head, positions, and the output's
   // weight once more.
-  const auto write = [&](float decoder) {
+  const auto write = [&](float decoder, SafetensorsType type = SafetensorsType::kF32) {
     std::vector<SafetensorsTensor> tensors;
     std::vector<float> values;
     tensors.push_back({.name = "bert.embeddings.position_ids", .type = SafetensorsType::kI64, .shape = {1, 1}});
@@ -224,8 +224,8 @@ TEST_F(BertTest, WeightsComeBackAndMayHaveWhatHuggingFaceAdds) {
     }
     tensors.push_back({.name = "bert.pooler.dense.bias", .shape = {2}});
     values.insert(values.end(), {1, 2});
-    tensors.push_back({.name = "cls.predictions.decoder.bias", .shape = {50}});
-    values.insert(values.end(), 50, decoder);  // the model's first values of it are 0
+    tensors.push_back({.name = "cls.predictions.decoder.bias", .type = type, .shape = {50}});
+    values.insert(values.end(), type == SafetensorsType::kI64 ? 100 : 50, decoder);  // the model's first values of it are 0
     std::string bytes;
     auto writer = SafetensorsWriter::Create(tensors, {}, [&](ByteSpan more) {
       bytes.append(reinterpret_cast<const char*>(more.data()), more.size());
@@ -242,6 +242,8 @@ TEST_F(BertTest, WeightsComeBackAndMayHaveWhatHuggingFaceAdds) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(loaded, vector);
   EXPECT_THAT(std::string(LoadPytorchWeights(*model, write(0.5f), loaded.data()).message()),
+              HasSubstr("'cls.predictions.decoder.bias' with the shape [50] is not equal to 'cls.predictions.bias'"));
+  EXPECT_THAT(std::string(LoadPytorchWeights(*model, write(0, SafetensorsType::kI64), loaded.data()).message()),
               HasSubstr("'cls.predictions.decoder.bias' with the shape [50] is not equal to 'cls.predictions.bias'"));
 }
 
@@ -287,7 +289,16 @@ uint64_t Resident() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Ends the process with 0 where steps took what was said, within 5 %.
+// What generated code may take more or less on this processor than on those with AVX-512, where its
+// size was measured.
+double CodeTolerance() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return 0;
+#endif
+  return 4 << 20;
+}
+
+// Ends the process with 0 where steps took what was said, within 5 % (and CodeTolerance).
 [[noreturn]] void TakeSteps(uint32_t batch_size) {
   ModelOptions options = Options();
   options.input = {128, 1, 1};
@@ -308,7 +319,7 @@ uint64_t Resident() {
   }
   const auto taken = static_cast<double>(Resident() - before), said = static_cast<double>(model->step_bytes());
   std::fprintf(stderr, "took %.1f MiB, said were %.1f MiB\n", taken / (1 << 20), said / (1 << 20));
-  std::exit(fine && std::abs(taken / said - 1) <= 0.05 ? 0 : 1);
+  std::exit(fine && std::abs(taken - said) <= 0.05 * said + CodeTolerance() ? 0 : 1);
 }
 
 // In processes of their own, since a part is taken once a process.
