@@ -102,7 +102,7 @@ absl::StatusOr<v1::RegisterReply> Lead::Register(const v1::RegisterRequest& requ
   if (absl::Status status = CheckLimits(request); !status.ok()) return status;
   if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
                                                  request.model(), request.train_examples(),
-                                                 request.job_text());
+                                                 request.job_text(), request.data_identity());
       !status.ok()) {
     LOG_EVERY_T(WARNING, 1) << "refused to register '" << request.worker_name()
                             << "': " << FitText(status.ToString(), kMostReasonBytes);

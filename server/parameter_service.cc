@@ -128,7 +128,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
   if (absl::Status status = CheckLimits(request); !status.ok()) return status;
   if (absl::Status status = context_.shard.Agree(request.contract(), request.job_name(),
                                                  request.model(), request.train_examples(),
-                                                 request.job_text());
+                                                 request.job_text(), request.data_identity());
       !status.ok()) {
     return status;
   }

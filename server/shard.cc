@@ -46,7 +46,7 @@ Shard::Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink, const Prot
 
 absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_name,
                           const v1::ModelSchema& model, uint64_t train_examples,
-                          const std::string& job_text) {
+                          const std::string& job_text, uint64_t data_identity) {
   absl::MutexLock lock(&agree_mutex_);
   // Protocol and job first: a schema is looked at only where those are the same.
   v1::Contract expected = owned_ != nullptr ? owned_->contract : contract;
@@ -80,7 +80,7 @@ absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_n
       if (absl::Status status = agreed_(**made); !status.ok()) return status;
     }
     owned_ = std::move(*made);
-    data_identity_ = DataIdentityOf(job_, owned_->schema, contract);
+    data_identity_ = data_identity;
     agreement_.store(owned_.get(), std::memory_order_release);
     LOG(INFO) << absl::StrFormat(
         "job '%s': %d of %d segments, %d of %d elements, %.1f MiB, rule %s", job_.name(),
@@ -94,27 +94,25 @@ absl::Status Shard::Agree(const v1::Contract& contract, const std::string& job_n
   }
   if (contract.schema() != owned_->contract.schema() && model.tensors_size() > 0) {
     const absl::StatusOr<Schema> theirs = FromProto(model);
-    if (theirs.ok() && theirs->fingerprint() != owned_->schema.fingerprint()) {
+    if (theirs.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("another model schema: ", owned_->schema.Difference(*theirs),
                        "; use the same model and data everywhere"));
     }
   }
-  const uint64_t data_identity = DataIdentityOf(job_, owned_->schema, contract);
-  v1::Contract bare = contract;
-  bare.set_schema(contract.schema() ^ data_identity);
-  if (absl::Status status = CheckContract(owned_->contract, bare); !status.ok()) return status;
+  if (absl::Status status = CheckContract(owned_->contract, contract); !status.ok()) return status;
   if (train_examples != owned_->train_examples) {
     return absl::FailedPreconditionError(
         absl::StrCat("train_examples: ", train_examples, ": the job began with ",
                      owned_->train_examples, "; give every worker the same training data"));
   }
-  if (data_identity != 0 && data_identity_ != 0 && data_identity != data_identity_) {
+  if (data_identity == 0) return absl::OkStatus();
+  if (data_identity_ == 0) data_identity_ = data_identity;
+  if (data_identity != data_identity_) {
     return absl::FailedPreconditionError(
         "other training data: the text here was packed with another vocabulary, another --sequence or other "
         "--pairs than that of the workers that came before; give every worker the same packed text");
   }
-  if (data_identity != 0) data_identity_ = data_identity;
   return absl::OkStatus();
 }
 
@@ -132,9 +130,7 @@ absl::StatusOr<std::unique_ptr<Shard::Agreement>> Shard::MakeAgreement(
   if (!plan.ok()) return refused(plan.status());
   made->plan = *std::move(plan);
   made->contract = MakeContract(job_, made->schema, made->plan, speaks_);
-  v1::Contract bare = contract;
-  bare.set_schema(contract.schema() ^ DataIdentityOf(job_, made->schema, contract));
-  if (absl::Status status = CheckContract(made->contract, bare); !status.ok()) return status;
+  if (absl::Status status = CheckContract(made->contract, contract); !status.ok()) return status;
   made->train_examples = train_examples;
   made->batches_per_epoch = BatchesPerEpoch(job_, train_examples);
   made->tickets = made->batches_per_epoch * job_.training().epochs();

@@ -96,13 +96,13 @@ class Shard {
   // `job` is loaded and outlives this; `sink` too, and may be null.
   Shard(const v1::JobSpec& job, uint32_t shard, EventSink* sink, const ProtocolRange& speaks = {});
 
-  // What every caller must match, workers' data included (MakeContract), of which the first who says
-  // so since this server's start decides. The first caller brings the schema, by which segments
-  // are made. FAILED_PRECONDITION names what differs (the field, where the caller's
+  // What every caller must match. The first brings the schema, by which segments
+  // are made, and of what the data must agree in (0: nothing is said) the first who says it since this
+  // server's start decides. FAILED_PRECONDITION names what differs (the field, where the caller's
   // job is given as text), or how much memory is missing.
   absl::Status Agree(const v1::Contract& contract, const std::string& job_name,
                      const v1::ModelSchema& model, uint64_t train_examples,
-                     const std::string& job_text = "");
+                     const std::string& job_text = "", uint64_t data_identity = 0);
 
   // Called by the Agree that settles all, before anybody else can see it; an error refuses the
   // caller, and the next one is as the first. To be set before there are callers.

@@ -238,7 +238,8 @@ absl::StatusOr<ParameterClientOptions> MakeClientOptions(const v1::JobSpec& job,
   options.schema = schema;
   options.plan = *std::move(plan);
   options.schedule = MakeSchedule(job, BatchesPerEpoch(job, train_examples));
-  *options.hello.mutable_contract() = MakeContract(job, schema, options.plan, {}, data_identity);
+  *options.hello.mutable_contract() = MakeContract(job, schema, options.plan);
+  options.hello.set_data_identity(data_identity);
   options.hello.set_job_name(job.name());
   options.hello.set_job_text(PrintJobSpec(job));
   *options.hello.mutable_model() = ToProto(schema);
@@ -324,6 +325,7 @@ v1::RegisterRequest MakeRegistration(const v1::HelloRequest& hello, const std::s
   request.set_job_text(hello.job_text());
   *request.mutable_model() = hello.model();
   request.set_train_examples(hello.train_examples());
+  request.set_data_identity(hello.data_identity());
   request.set_worker_name(worker_name);
   request.set_device(device);
   return request;

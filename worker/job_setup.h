@@ -33,8 +33,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> LoadTrainingData(const v1::JobSpec& job
 // another size, text of another vocabulary, with pairs or without; names both files or folders.
 absl::StatusOr<std::unique_ptr<Dataset>> LoadTestData(const v1::JobSpec& job, const Dataset& train);
 
-// What workers' text must agree in, by more than the model and the number of examples say: for
-// MakeContract. 0: no text.
+// HelloRequest.data_identity: of text, by its vocabulary, sequence length and kind (pairs); 0: no text.
 uint64_t DataIdentity(const Dataset& data);
 
 // Most examples that a model of the job computes at once: training.batch_size, and of text, whose

@@ -348,7 +348,7 @@ absl::Status RunEvaluatorRole(const Flags& flags, const Signals& signals, Setup&
                       setup.model.get(), setup.train.get(), test->get());
   const RuleTraits* rule = FindRule(setup.job.update().rule());
   EvaluatorRun run;
-  run.contract = BareContract(setup.client.schema, setup.client.hello.contract());
+  run.contract = setup.client.hello.contract();
   run.lead = setup.servers[0];
   run.credentials = setup.client.credentials;
   run.interval_epochs = setup.job.evaluation().interval_epochs();

@@ -7,7 +7,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/exchange_message.h"
-#include "common/net/job_parts.h"
 #include "glog/logging.h"
 #include "kernels/device_failure.h"
 
@@ -189,7 +188,7 @@ v1::ExchangeHeader SegmentExchange::Header(const SegmentState& segment,
                                            v1::ExchangeHeader::Kind kind) const {
   v1::ExchangeHeader header;
   header.set_kind(kind);
-  *header.mutable_contract() = BareContract(options_.schema, options_.hello.contract());
+  *header.mutable_contract() = options_.hello.contract();
   header.mutable_contract()->set_protocol(protocols_[segment.plan->shard]);
   header.set_segment(segment.plan->id);
   header.set_worker(options_.hello.worker());

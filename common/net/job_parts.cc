@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/core/bytes.h"
 #include "common/core/catalogue.h"
 #include "common/net/exchange_message.h"
 #include "common/net/job_spec.h"
@@ -103,43 +102,15 @@ absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema) {
   return Schema::Create(std::move(tensors));
 }
 
-namespace {
-
-uint64_t Mixed(uint64_t number) {
-  ByteWriter writer;
-  writer.Put(number);
-  return Checksum(AsBytes(writer.data()));
-}
-
-// The number's upper bits and a checksum of them: of 65536 numbers one is like this, so that a
-// schema that differs is not taken for one.
-uint64_t Marked(uint64_t number) {
-  constexpr uint64_t kMark = 0xffff;
-  const uint64_t upper = number & ~kMark;
-  return upper | (Mixed(upper) & kMark);
-}
-
-}  // namespace
-
 v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
-                          const ProtocolRange& speaks, uint64_t data_identity) {
+                          const ProtocolRange& speaks) {
   v1::Contract contract;
   contract.set_protocol(speaks.newest);
   contract.set_oldest_protocol(speaks.oldest);
   contract.set_job(JobFingerprint(job));
-  contract.set_schema(schema.fingerprint() ^ (data_identity == 0 ? 0 : Marked(Mixed(data_identity))));
+  contract.set_schema(schema.fingerprint());
   contract.set_plan(plan.fingerprint());
   return contract;
-}
-
-v1::Contract BareContract(const Schema& schema, v1::Contract contract) {
-  contract.set_schema(schema.fingerprint());
-  return contract;
-}
-
-uint64_t DataIdentityOf(const v1::JobSpec& job, const Schema& schema, const v1::Contract& contract) {
-  const uint64_t identity = contract.schema() ^ schema.fingerprint();
-  return job.data().format() == "tokens" && identity == Marked(identity) ? identity : 0;
 }
 
 namespace {

@@ -45,16 +45,9 @@ v1::ModelSchema ToProto(const Schema& schema);
 // INVALID_ARGUMENT as Schema::Create.
 absl::StatusOr<Schema> FromProto(const v1::ModelSchema& schema);
 
-// Protocol version and the three fingerprints. What a worker says of itself first (Hello, Register)
-// has in its schema, by exclusive or, what its training data must agree in with the other workers':
-// any number that is the same where they do; 0, as all messages after that have it: nothing.
+// Protocol version and the three fingerprints.
 v1::Contract MakeContract(const v1::JobSpec& job, const Schema& schema, const ShardPlan& plan,
-                          const ProtocolRange& speaks = {}, uint64_t data_identity = 0);
-// The contract without that.
-v1::Contract BareContract(const Schema& schema, v1::Contract contract);
-// That of a caller's contract, for its server: 0 where there is none, where the job's data are of a
-// format that has none, and where it is a schema that differs instead.
-uint64_t DataIdentityOf(const v1::JobSpec& job, const Schema& schema, const v1::Contract& contract);
+                          const ProtocolRange& speaks = {});
 
 // The fields in which another program's job, as text, differs from ours, as
 // "training.epochs: 5 here, 6 there"; at most three. Empty where there is no

@@ -165,11 +165,11 @@ class ShardOfText : public ::testing::Test {
   ShardOfText() {
     job_.mutable_data()->set_format("tokens");
     plan_ = ShardPlan::Create(schema_, MakePlanOptions(job_)).value();
-    Start();
+    shard_ = std::make_unique<Shard>(job_, 0, nullptr);
   }
-  void Start() { shard_ = std::make_unique<Shard>(job_, 0, nullptr); }
   absl::Status Agree(uint64_t data_identity) {
-    return shard_->Agree(MakeContract(job_, schema_, plan_, {}, data_identity), job_.name(), ToProto(schema_), kTestExamples);
+    return shard_->Agree(MakeContract(job_, schema_, plan_), job_.name(), ToProto(schema_), kTestExamples, "",
+                         data_identity);
   }
 
   v1::JobSpec job_ = TestJob();
@@ -185,25 +185,12 @@ TEST_F(ShardOfText, RefusesWorkersOfOtherData) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("other training data: the text here was packed with another"));
   EXPECT_TRUE(Agree(0).ok()) << "a worker that does not say";
-  EXPECT_EQ(shard_->agreement()->contract.schema(), schema_.fingerprint());
 }
 
 TEST_F(ShardOfText, TheFirstWhoSaysDecides) {
   ASSERT_TRUE(Agree(0).ok());
   ASSERT_TRUE(Agree(123).ok());
   EXPECT_FALSE(Agree(124).ok());
-}
-
-TEST_F(ShardOfText, AnotherSchemaIsNoOtherData) {
-  v1::Contract contract = MakeContract(job_, schema_, plan_);
-  contract.set_schema(contract.schema() ^ 0x1234567800000001);
-  const auto refused = [&] { return std::string(shard_->Agree(contract, job_.name(), ToProto(schema_), kTestExamples).message()); };
-  EXPECT_THAT(refused(), ::testing::HasSubstr("another model schema"));
-  ASSERT_TRUE(Agree(123).ok());
-  EXPECT_THAT(refused(), ::testing::HasSubstr("another model schema"));
-  job_ = TestJob();
-  Start();
-  EXPECT_THAT(std::string(Agree(123).message()), ::testing::HasSubstr("another model schema")) << "of a format that has none";
 }
 
 TEST(ApplyThreads, RunsEverythingBeforeItEnds) {

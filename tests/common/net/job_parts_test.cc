@@ -82,25 +82,6 @@ TEST(JobParts, ContractNamesWhatDiffers) {
   EXPECT_THAT(refused([](auto& c) { c.set_plan(9); }), HasSubstr("shard plan"));
 }
 
-TEST(JobParts, ContractCarriesWhatDataMustAgreeIn) {
-  const Schema schema = SomeSchema();
-  v1::JobSpec job = Job();
-  job.mutable_data()->set_format("tokens");
-  const ShardPlan plan = ShardPlan::Create(schema, MakePlanOptions(job)).value();
-  const v1::Contract bare = MakeContract(job, schema, plan), one = MakeContract(job, schema, plan, {}, 1),
-                     other = MakeContract(job, schema, plan, {}, 2);
-  EXPECT_EQ(bare.schema(), schema.fingerprint());
-  EXPECT_EQ(DataIdentityOf(job, schema, bare), 0u);
-  EXPECT_NE(DataIdentityOf(job, schema, one), 0u);
-  EXPECT_NE(DataIdentityOf(job, schema, one), DataIdentityOf(job, schema, other));
-  EXPECT_EQ(BareContract(schema, one).SerializeAsString(), bare.SerializeAsString());
-  v1::Contract odd = bare;
-  odd.set_schema(bare.schema() ^ (1 << 20));
-  EXPECT_EQ(DataIdentityOf(job, schema, odd), 0u);
-  job.mutable_data()->set_format("idx");
-  EXPECT_EQ(DataIdentityOf(job, schema, one), 0u);
-}
-
 v1::Contract Speaks(uint32_t oldest, uint32_t newest) {
   v1::Contract contract;
   contract.set_protocol(newest);
