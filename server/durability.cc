@@ -11,6 +11,7 @@
 #include "glog/logging.h"
 #include "server/checkpoint_files.h"
 #include "server/lead.h"
+#include "server/lost_state.h"
 #include "server/monotonic_time.h"
 #include "server/run_description.h"
 
@@ -180,27 +181,6 @@ absl::Status Durability::WatchOver(v1::RunDescription* description) {
   return absl::OkStatus();
 }
 
-std::string Durability::WhyLost(const Recovered& recovered) const {
-  const v1::RunDescription& found = *found_;
-  // Also of a program that made no such mark.
-  if (found.unjournaled() || (found.run_id() == 0 && mode_ == JournalMode::kOff)) {
-    return absl::StrCat("what came after ",
-                        recovered.checkpoint_name.empty() ? "its beginning" : recovered.checkpoint_name,
-                        " is lost, since there was no journal (durability.journal, on_failure)");
-  }
-  const uint64_t last = recovered.next_number - 1;
-  if (found.watched() && absl::IsNotFound(storage_->Size(kJournaledFile).status())) {
-    return absl::StrCat("what came after event ", last, " is lost, since the journal had failed there and training went on "
-                        "without it (durability.on_failure: continue)");
-  }
-  if (IsAnotherBoot(found.boot_id(), boot_id_)) {
-    return absl::StrCat("what came after event ", last, " may be lost, since the machine was started anew, or is another one, "
-                        "and durability.journal: buffered outlives a process alone (boot ", found.boot_id(), " then, ",
-                        boot_id_.empty() ? "unknown" : boot_id_, " now); synced outlives a machine");
-  }
-  return "";
-}
-
 absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t least_number) {
   absl::StatusOr<std::unique_ptr<Journal>> journal =
       Journal::Open(storage_.get(), {.mode = mode_,
@@ -241,7 +221,7 @@ absl::Status Durability::Restore() {
         return true;
       }});
   if (!recovered.ok()) return recovered.status();
-  why_lost_ = WhyLost(*recovered);
+  why_lost_ = WhyLost(found, *storage_, boot_id_);
   // Where nothing was kept yet, it begins anew like any other.
   const bool anything = recovered->checkpoint.has_value() || recovered->replayed > 0;
   if (lost() && shard.synchronous() && job_.servers().shards() > 1 && anything) {

@@ -134,8 +134,6 @@ class Durability final : public EventSink {
   absl::Status OpenJournal(const StateIdentity& identity, uint64_t least_number);
   void JournalFailed(const absl::Status& failure);
   bool JournalStands() const;
-  // Why what the last start had acknowledged may not be there; empty: it is.
-  std::string WhyLost(const Recovered& recovered) const;
   // What the start that begins leaves to the next one, should it not end well. Before OpenJournal.
   absl::Status WatchOver(v1::RunDescription* description);
   // Marks that events are missing, once, on the disk.
