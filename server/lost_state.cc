@@ -13,8 +13,8 @@ std::string WhyLost(const v1::RunDescription& found, const Storage& storage, con
     return "what came after its newest checkpoint is lost, since there was no journal (durability.journal, on_failure)";
   }
   if (found.watched() && absl::IsNotFound(storage.Size(kJournaledFile).status())) {
-    return "what came after the end of its journal is lost, since the journal had failed there, or had not been able to make "
-           "safe what it held (durability.on_failure)";
+    return absl::StrCat("what came after the end of its journal is lost, since the journal had failed there, or had not been "
+                        "able to make safe what it held (durability.on_failure): the file ", kJournaledFile, " is gone");
   }
   if (IsAnotherBoot(found.boot_id(), boot_id)) {
     return absl::StrCat("what came after the end of its journal may be lost, since the machine was started anew, or is "
