@@ -184,7 +184,7 @@ std::string AdminService::MissingContribution() const {
     if (missing.size() == cell->segment->round_members()) continue;
     if (missing.empty()) {
       return absl::StrCat("round ", cell->segment->open_round(), " of segment ", cell->plan->id,
-                          ": a worker that takes part in it; its members have gone, or take part in later rounds only");
+                          ": members, which the lead has to name: all that it had have gone");
     }
     return absl::StrCat("round ", cell->segment->open_round(), " of segment ", cell->plan->id,
                         ": pushes of workers ", absl::StrJoin(missing, ", "));

@@ -83,7 +83,7 @@ absl::Status FromState(const ImportFlags& flags, LongWork* work) {
   for (const auto& shard : *machines) shard->CloseCompleteRounds();
   if (absl::Status one = CheckOneMoment(*from, *machines, WhyStatesCannotMove(*from, *to).empty()); !one.ok()) {
     if (!flags.force) {
-      return absl::Status(one.code(), absl::StrCat(one.message(), "; or begin anew with the parameters that there are (foreshard "
+      return absl::Status(one.code(), absl::StrCat(one.message(), "; else begin anew with the parameters that there are (foreshard "
                                                    "export, then import --from); --force takes the states as they are"));
     }
     work->Clear();
