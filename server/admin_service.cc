@@ -182,6 +182,10 @@ std::string AdminService::MissingContribution() const {
     const std::vector<uint32_t> missing = cell->segment->MissingMembers();
     // Before anybody has pushed, nobody waits.
     if (missing.size() == cell->segment->round_members()) continue;
+    if (missing.empty()) {
+      return absl::StrCat("round ", cell->segment->open_round(), " of segment ", cell->plan->id,
+                          ": members, which the lead has to name: all that it had have gone");
+    }
     return absl::StrCat("round ", cell->segment->open_round(), " of segment ", cell->plan->id,
                         ": pushes of workers ", absl::StrJoin(missing, ", "));
   }

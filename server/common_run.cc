@@ -3,14 +3,38 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/job_parts.h"
 #include "server/durability.h"
+#include "server/job_machines.h"
 
 namespace foreshard {
 namespace {
 
 std::string Hex(uint64_t id) { return absl::StrCat(absl::Hex(id, absl::kZeroPad16)); }
 
+// One server alone may have lost something, and its workers know more.
+absl::Status CheckOpenRound(const ServerContext& context, const v1::HelloRequest& request, const std::string& where) {
+  if (!context.shard.synchronous() || context.job.servers().shards() < 2) return absl::OkStatus();
+  const uint64_t ours = OpenRound(context);
+  if (request.open_round() <= ours || request.open_round() - ours <= MostRoundsApart(context.job)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      where.empty() ? "this server" : where, " has round ", ours, " open, and the server of shard ", request.open_round_shard(),
+      " round ", request.open_round(), ": they are not of one moment of the run. Is one an older copy? Give every server "
+      "the directory that it had when all of them had ended, or copies that were made then; or begin anew with the parameters that "
+      "there are (foreshard export --force, then foreshard import --from)"));
+}
+
 }  // namespace
+
+uint64_t OpenRound(const ServerContext& context) {
+  uint64_t round = 0;
+  for (const auto& cell : context.shard.agreement()->cells) {
+    if (!cell->synchronous) continue;
+    absl::MutexLock lock(&cell->mutex);
+    round = std::max(round, cell->segment->open_round());
+  }
+  return round;
+}
 
 bool RunBegun(const ServerContext& context) {
   if (context.durability != nullptr && context.durability->imported()) return true;
@@ -26,6 +50,7 @@ void FillCommonRun(const ServerContext& context, v1::RegisterReply* reply) {
   const Durability* durability = context.durability;
   reply->set_common_run_id(durability == nullptr ? context.incarnation : durability->common_run_id());
   reply->set_run_begun(durability != nullptr && RunBegun(context));
+  reply->set_open_round(OpenRound(context));
 }
 
 absl::Status CheckCommonRun(ServerContext& context, const v1::HelloRequest& request) {
@@ -59,6 +84,9 @@ absl::Status CheckCommonRun(ServerContext& context, const v1::HelloRequest& requ
         " has begun on the lead, the server of shard 0: first values would not go with what that has. Is it the directory "
         "that this server had (a volume that is not mounted, a new claim, a slip in the path)? Bring that back and start this "
         "server again; or begin anew, with an empty one for each server, or with those that foreshard import makes"));
+  }
+  if (missing == 0) {
+    if (absl::Status one = CheckOpenRound(context, request, where); !one.ok()) return one;
   }
   return durability == nullptr ? absl::OkStatus() : durability->JoinRun(request.common_run_id());
 }

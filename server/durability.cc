@@ -10,6 +10,7 @@
 #include "glog/logging.h"
 #include "server/checkpoint_files.h"
 #include "server/lead.h"
+#include "server/lost_state.h"
 #include "server/monotonic_time.h"
 #include "server/run_description.h"
 
@@ -156,48 +157,82 @@ absl::Status Durability::JoinRun(uint64_t common_run_id) {
   return absl::OkStatus();
 }
 
-absl::Status Durability::WatchOver(v1::RunDescription* description) {
+void Durability::SetMarks(bool at_rest, v1::RunDescription* description) const {
   const bool journaled = mode_ != JournalMode::kOff;
-  description->set_unjournaled(!journaled);
-  // What an earlier start has left to the kernel is made safe by the journal that is opened, if one is.
-  if (journaled || IsAnotherBoot(description->boot_id(), boot_id_)) {
-    description->set_boot_id(mode_ == JournalMode::kBuffered ? boot_id_ : "");
-  }
-  description->set_watched(journaled && continues_);
+  description->set_unjournaled(!journaled && !at_rest);
+  description->set_boot_id(mode_ == JournalMode::kBuffered && !at_rest ? boot_id_ : "");
+  // One that has failed lacks nothing that a checkpoint has.
+  description->set_watched(journaled && (!at_rest || !begun() || JournalStands()));
+}
+
+absl::Status Durability::WatchOver(v1::RunDescription* description) {
+  // What an earlier start has left to the kernel is believed from now on.
+  if (absl::Status synced = SyncJournalFiles(*storage_); !synced.ok()) return synced;
+  v1::RunDescription active = *description;
+  SetMarks(false, &active);
+  SetMarks(true, description);
+  description->set_after_loss(lost_);
+  active.set_after_loss(lost_);
   const auto make_mark = [&] {
     if (!description->watched() || storage_->Size(kJournaledFile).ok()) return absl::OkStatus();
     return WriteWholeFile(storage_.get(), kJournaledFile, "", true);
   };
   // Killed in between, the next start must not take a loss for none, nor none for a loss.
-  absl::Status status = lost() ? absl::OkStatus() : make_mark();
+  absl::Status status = why_lost_.empty() ? make_mark() : absl::OkStatus();
   if (status.ok()) status = WriteRunDescription(storage_.get(), *description);
   if (status.ok()) status = make_mark();
   if (!status.ok()) return status;
   absl::MutexLock lock(&run_mutex_);
   description_ = *description;
   common_run_id_ = description->common_run_id();
+  if (PrintText(active) != PrintText(*description)) at_rest_through_ = 0;
   return absl::OkStatus();
 }
 
-std::string Durability::WhyLost(const Recovered& recovered) const {
-  const v1::RunDescription& found = *found_;
-  // Also of a program that made no such mark.
-  if (found.unjournaled() || (found.run_id() == 0 && mode_ == JournalMode::kOff)) {
-    return absl::StrCat("what came after ",
-                        recovered.checkpoint_name.empty() ? "its beginning" : recovered.checkpoint_name,
-                        " is lost, since there was no journal (durability.journal, on_failure)");
+void Durability::NoteCheckpoint(uint64_t number) {
+  absl::MutexLock lock(&run_mutex_);
+  v1::RunDescription description = description_, active = description_;
+  description.set_after_loss(false);
+  SetMarks(false, &active);
+  // Said before looking for later events: who has one then has seen it, and waits in EndRest.
+  const uint64_t before = at_rest_through_.exchange(number);
+  const bool at_rest = context_->shard.last_number() == number;
+  if (at_rest) SetMarks(true, &description);
+  const bool changed = PrintText(description) != PrintText(description_);
+  if (changed) {
+    // What is on the disk is not known then, and with the next event it is written anew.
+    if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) {
+      LOG(WARNING) << storage_->Describe(kRunFile) << " does not say that nothing is missing: " << written;
+      return;
+    }
+    description_ = description;
   }
-  const uint64_t last = recovered.next_number - 1;
-  if (found.watched() && absl::IsNotFound(storage_->Size(kJournaledFile).status())) {
-    return absl::StrCat("what came after event ", last, " is lost, since the journal had failed there and training went on "
-                        "without it (durability.on_failure: continue)");
+  if (!at_rest) {
+    at_rest_through_ = before;
+  } else {
+    active.set_after_loss(false);
+    if (PrintText(active) == PrintText(description)) at_rest_through_ = kNotAtRest;
   }
-  if (IsAnotherBoot(found.boot_id(), boot_id_)) {
-    return absl::StrCat("what came after event ", last, " may be lost, since the machine was started anew, or is another one, "
-                        "and durability.journal: buffered outlives a process alone (boot ", found.boot_id(), " then, ",
-                        boot_id_.empty() ? "unknown" : boot_id_, " now); synced outlives a machine");
+}
+
+void Durability::EndRest() {
+  absl::Status written;
+  {
+    absl::MutexLock lock(&run_mutex_);
+    if (at_rest_through_ == kNotAtRest) return;
+    v1::RunDescription description = description_;
+    SetMarks(false, &description);
+    written = WriteRunDescription(storage_.get(), description);
+    if (written.ok()) {
+      description_ = std::move(description);
+      at_rest_through_ = kNotAtRest;
+      return;
+    }
   }
-  return "";
+  if (rest_failed_.exchange(true)) return;
+  LOG(ERROR) << "this server ends, since it cannot write that there is more to keep (" << written
+             << "); start it again when the disk can be written";
+  if (options_.failed) options_.failed(written);
 }
 
 absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t least_number) {
@@ -240,10 +275,12 @@ absl::Status Durability::Restore() {
         return true;
       }});
   if (!recovered.ok()) return recovered.status();
-  why_lost_ = WhyLost(*recovered);
+  why_lost_ = WhyLost(found, *storage_, boot_id_);
+  const bool lost_now = !why_lost_.empty();
+  lost_ = lost_now || found.after_loss();
   // Where nothing was kept yet, it begins anew like any other.
   const bool anything = recovered->checkpoint.has_value() || recovered->replayed > 0;
-  if (lost() && shard.synchronous() && job_.servers().shards() > 1 && anything) {
+  if (lost_now && shard.synchronous() && job_.servers().shards() > 1 && anything) {
     return absl::FailedPreconditionError(absl::StrCat(
         storage_->Describe(""), ": ", why_lost_, ", and rounds cannot go on where ", job_.servers().shards(),
         " servers have states of different moments; begin anew with these parameters (foreshard export, then foreshard "
@@ -261,11 +298,11 @@ absl::Status Durability::Restore() {
   }
   found.set_incarnation(context_->incarnation);
   if (found.run_id() == 0) found.set_run_id(found.state_id());
-  if (lead_ != nullptr && (found.common_run_id() == 0 || (lost() && !anything))) {
+  if (lead_ != nullptr && (found.common_run_id() == 0 || (lost_now && !anything))) {
     // A state that was written before runs had one keeps it from now on; and what begins anew is another run.
     found.set_common_run_id(anything ? found.run_id() : context_->incarnation);
   }
-  if (lost()) {
+  if (lost_now) {
     LOG(WARNING) << storage_->Describe("") << ": " << why_lost_ << "; workers go on with what there is";
     found.set_state_id(context_->incarnation);
   }
@@ -284,7 +321,7 @@ absl::Status Durability::Restore() {
   restored_ = absl::StrFormat(
       "%s, %d events of the journal replayed, in %.2f s%s",
       recovered->checkpoint_name.empty() ? "no checkpoint" : recovered->checkpoint_name, recovered->replayed,
-      seconds, lost() ? absl::StrCat("; ", why_lost_) : "");
+      seconds, lost_now ? absl::StrCat("; ", why_lost_) : "");
   if (recovered->checkpoint.has_value()) {
     newest_.path = storage_->Describe(recovered->checkpoint_name);
     newest_.step = recovered->checkpoint->about.step;
@@ -320,7 +357,9 @@ void Durability::RestoreMembers() {
 
 void Durability::Record(const Event& event) {
   if (options_.also != nullptr) options_.also->Record(event);
-  if (begun()) journal_->Record(event);
+  if (!begun()) return;
+  if (event.number > at_rest_through_.load()) EndRest();
+  journal_->Record(event);
 }
 
 bool Durability::JournalStands() const {
@@ -342,18 +381,9 @@ absl::Status Durability::MarkUnjournaled() const {
 absl::Status Durability::NoteGoodEnd() {
   absl::MutexLock lock(&run_mutex_);
   v1::RunDescription description = description_;
-  description.set_unjournaled(false);
+  SetMarks(true, &description);
   description.set_watched(false);
-  bool safe = mode_ != JournalMode::kOff;
-  {
-    absl::MutexLock newest(&mutex_);
-    safe |= checkpoints_ > 0;
-  }
-  if (safe) description.clear_boot_id();
-  if (description.unjournaled() == description_.unjournaled() && description.watched() == description_.watched() &&
-      description.boot_id() == description_.boot_id()) {
-    return absl::OkStatus();
-  }
+  if (PrintText(description) == PrintText(description_)) return absl::OkStatus();
   if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) return written;
   description_ = std::move(description);
   return absl::OkStatus();
@@ -361,6 +391,9 @@ absl::Status Durability::NoteGoodEnd() {
 
 absl::Status Durability::status() const {
   if (!begun()) return absl::OkStatus();
+  if (rest_failed_.load(std::memory_order_acquire)) {
+    return absl::UnavailableError("this server ends, since it cannot write its state; start it again when the disk can be written");
+  }
   const absl::Status journal = journal_->status();
   if (journal.ok()) return journal;
   // Nobody is told that something is kept before the next start would know what is not.
@@ -381,6 +414,11 @@ void Durability::JournalFailed(const absl::Status& failure) {
                   "journal lacks something, without which the next start would not know ("
                << marked.message() << "); start it again when the disk can be written";
   } else {
+    if (journal_->may_have_lost()) {
+      if (absl::Status marked = MarkUnjournaled(); !marked.ok()) {
+        LOG(ERROR) << "no mark can be left that the journal may lack something (" << marked << ")";
+      }
+    }
     LOG(ERROR) << "this server ends (durability.on_failure: stop); start it again when the disk can be written";
   }
   if (options_.failed) options_.failed(failure);
@@ -447,6 +485,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   Written written;
   auto committed = WriteFiles(*agreed, &written);
   written.seconds = absl::ToDoubleSeconds(SteadyTime::Now() - start);
+  if (committed.ok()) NoteCheckpoint(number);
   absl::MutexLock lock(&mutex_);
   attempted_ = start;
   if (!committed.ok()) {
@@ -585,7 +624,7 @@ absl::Status Durability::Finish() {
     absl::MutexLock lock(&mutex_);
     return context_->shard.last_number() <= newest_number_;
   }();
-  if (status.ok() && (JournalStands() || has_all)) status = NoteGoodEnd();
+  if (has_all || (status.ok() && JournalStands())) status.Update(NoteGoodEnd());
   return status;
 }
 

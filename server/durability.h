@@ -5,7 +5,7 @@
 //   journal.*               server/journal.h
 //   checkpoint.*            server/checkpoint_files.h
 //   lead.textproto          the lead's: what it is told beside its dealer's events (a LeadState)
-//   journaled               with on_failure: continue, as long as the journal has taken every event
+//   journaled               with a journal, as long as it has taken every event, and lost none
 //
 //   auto durability = Durability::Open(options, job).value();
 //   ServerContext context(job, shard, durability.get(), ...);   // events go through it
@@ -24,7 +24,9 @@
 // Without a journal (off, or continue after a failure) a process that is killed loses what came after the newest
 // checkpoint; with a buffered one a machine that is lost takes the end of the journal with it, which the next
 // start sees by its boot id. It says so by another state_id, and workers take its parameters; not in
-// rounds of several servers, whose states are of different moments: it is refused.
+// rounds of several servers, whose states are of different moments: it is refused. Where nothing was recorded since
+// a checkpoint that has everything, or since a start, nothing can be missing: run.textproto says so until
+// the next event, which is not acknowledged before it says otherwise.
 // A checkpoint that cannot be written is reported and tried again after the next interval: what
 // there is, checkpoint and journal, still says it all.
 #pragma once
@@ -86,8 +88,9 @@ class Durability final : public EventSink {
   // HelloReply.state_id and .run_id.
   uint64_t state_id() const { return state_id_.load(); }
   uint64_t run_id() const { return run_id_.load(); }
-  // Whether this start may lack what the last one had acknowledged.
-  bool lost() const { return !why_lost_.empty(); }
+  // Whether this start, or an earlier one since which there is no checkpoint, may lack what had been
+  // acknowledged before it.
+  bool lost() const { return lost_; }
   // RunDescription.common_run_id; 0: not known yet.
   uint64_t common_run_id() const { return common_run_id_.load(); }
   bool imported() const { return found_.has_value() && found_->imported(); }
@@ -135,10 +138,15 @@ class Durability final : public EventSink {
   absl::Status OpenJournal(const StateIdentity& identity, uint64_t least_number);
   void JournalFailed(const absl::Status& failure);
   bool JournalStands() const;
-  // Why what the last start had acknowledged may not be there; empty: it is.
-  std::string WhyLost(const Recovered& recovered) const;
   // What the start that begins leaves to the next one, should it not end well. Before OpenJournal.
   absl::Status WatchOver(v1::RunDescription* description);
+  // What the next start is to know should this one not end well: as long as nothing is recorded after what is on the disk
+  // (`at_rest`), or from then on.
+  void SetMarks(bool at_rest, v1::RunDescription* description) const;
+  // A checkpoint has all events up to this number: where there are no later ones, nothing can be missing.
+  void NoteCheckpoint(uint64_t number);
+  // An event comes that is beyond what run.textproto says to be all.
+  void EndRest();
   // Marks that events are missing, once, on the disk.
   absl::Status MarkUnjournaled() const;
   // The last checkpoint, or the journal, has everything.
@@ -161,7 +169,9 @@ class Durability final : public EventSink {
   ServerContext* context_ = nullptr;
   Lead* lead_ = nullptr;
   std::atomic<uint64_t> state_id_{0}, run_id_{0}, common_run_id_{0};
-  std::string why_lost_;  // constant from Begin on
+  // Constant from Begin on.
+  std::string why_lost_;  // of this start
+  bool lost_ = false;
   const std::string boot_id_;
   std::atomic<uint64_t> replayed_{0};
 
@@ -172,6 +182,11 @@ class Durability final : public EventSink {
 
   mutable absl::Mutex run_mutex_;
   v1::RunDescription description_ ABSL_GUARDED_BY(run_mutex_);  // as it is on the disk, from begun_ on
+  // Up to this number run.textproto says of every event that it is there, whatever becomes of process and
+  // machine; kNotAtRest: it says what is true while events come.
+  static constexpr uint64_t kNotAtRest = ~uint64_t{0};
+  std::atomic<uint64_t> at_rest_through_{kNotAtRest};
+  std::atomic<bool> rest_failed_{false};  // EndRest could not write: nothing is acknowledged any more
   // Of MarkUnjournaled: what came of it.
   mutable std::optional<absl::Status> marked_ ABSL_GUARDED_BY(run_mutex_);
   mutable std::atomic<bool> is_marked_{false};

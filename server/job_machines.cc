@@ -131,6 +131,11 @@ uint32_t MaxOutstanding(const v1::JobSpec& job) {
   return kMaxOutstanding + 2 * job.update().local_steps();
 }
 
+uint64_t MostRoundsApart(const v1::JobSpec& job) {
+  constexpr uint64_t kDrawnUpBeyond = 3;  // for who joins, and for a phase
+  return HasViews(job) ? MaxOutstanding(job) + kDrawnUpBeyond : 2;
+}
+
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch) {
   const v1::TrainingSpec& training = job.training();
   DealerOptions options = {.batches_per_epoch = batches_per_epoch,

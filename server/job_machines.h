@@ -30,6 +30,11 @@ std::optional<PhaseControlOptions> MakePhaseControlOptions(const v1::JobSpec& jo
 // Batches that a worker may hold.
 uint32_t MaxOutstanding(const v1::JobSpec& job);
 
+// How far the open rounds of a run's segments can be apart, on whichever servers: members that stay are in one round at
+// all of them, the one that some have closed and others not; where members come and go, a segment whose members are
+// all gone goes on with the round of the next, which was drawn up (Shard::kMostAheadRounds).
+uint64_t MostRoundsApart(const v1::JobSpec& job);
+
 DealerOptions MakeDealerOptions(const v1::JobSpec& job, uint64_t batches_per_epoch);
 
 }  // namespace foreshard

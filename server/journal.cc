@@ -27,9 +27,11 @@ absl::Status Missing(const absl::Status& came) {
                                           "fault of the server, please report it"));
 }
 
+}  // namespace
+
 // What a killed process has written was read and believed; so it must be safe before
 // anything is acknowledged that builds upon it.
-absl::Status SyncOlder(Storage& storage) {
+absl::Status SyncJournalFiles(Storage& storage) {
   const auto files = ListJournalFiles(storage);
   if (!files.ok()) return files.status();
   // Of a buffered one, the file that was written and those that were left to the kernel.
@@ -38,8 +40,6 @@ absl::Status SyncOlder(Storage& storage) {
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, JournalOptions options) {
   if (options.mode == JournalMode::kOff) {
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(Storage* storage, Journal
     }
     if (!cut.ok()) return cut;
   }
-  if (absl::Status status = SyncOlder(*storage); !status.ok()) return status;
+  if (absl::Status status = SyncJournalFiles(*storage); !status.ok()) return status;
   std::unique_ptr<Journal> journal(new Journal(storage, std::move(options)));
   journal->first_number_ = std::max(end.next_number, journal->options_.least_number);
   if (absl::Status begun = journal->BeginFile(end.files_end, journal->first_number_); !begun.ok()) {
@@ -107,6 +107,12 @@ absl::Status Journal::BeginFile(uint64_t sequence, uint64_t first_number) {
   return absl::OkStatus();
 }
 
+absl::Status Journal::SyncRecorded(StorageFile& file) {
+  absl::Status synced = file.Sync();
+  if (!synced.ok() && options_.mode == JournalMode::kBuffered) may_have_lost_.store(true);
+  return synced;
+}
+
 absl::Status Journal::FinishFile() {
   const std::string mark =
       EncodeJournalMark({.closed = true, .sequence = sequence_, .synced_bytes = synced_bytes_});
@@ -119,7 +125,7 @@ absl::Status Journal::FinishFile() {
     if (unsynced_.size() <= kMostUnsynced) return absl::OkStatus();
     oldest = unsynced_.front();
   }
-  if (absl::Status status = oldest->Sync(); !status.ok()) return status;
+  if (absl::Status status = SyncRecorded(*oldest); !status.ok()) return status;
   // Not before it is: who syncs meanwhile must see it.
   absl::MutexLock lock(&mutex_);
   if (!unsynced_.empty() && unsynced_.front() == oldest) unsynced_.erase(unsynced_.begin());
@@ -343,7 +349,7 @@ absl::Status Journal::SyncThrough(uint64_t number) {
       mutex_.Unlock();
       // Others go on appending meanwhile.
       for (const auto& file : files) {
-        if (status.ok()) status = file->Sync();
+        if (status.ok()) status = SyncRecorded(*file);
       }
       mutex_.Lock();
       ++figures_.syncs;
@@ -405,7 +411,7 @@ absl::Status Journal::Close() {
       files.swap(unsynced_);
       mutex_.Unlock();
       for (const auto& file : files) {
-        if (status.ok()) status = file->Sync();
+        if (status.ok()) status = SyncRecorded(*file);
       }
       mutex_.Lock();
       busy_ = false;

@@ -79,6 +79,9 @@ struct JournalFigures {
   uint64_t waiting = 0;  // events that wait for others, or for the disk
 };
 
+// Puts on the disk what earlier starts may have left to the kernel.
+absl::Status SyncJournalFiles(Storage& storage);
+
 // Thread-safe.
 class Journal final : public EventSink {
  public:
@@ -97,6 +100,9 @@ class Journal final : public EventSink {
   // OK as long as all events whose Record has returned are as safe as the mode says.
   absl::Status status() const override;
   JournalFigures figures() const;
+  // Whether it has failed in a way that may have lost events whose Record had returned, although the machine
+  // runs: what a buffered one had left to the kernel could not be put on the disk.
+  bool may_have_lost() const { return may_have_lost_.load(); }
 
   // Finishes the file, if there is an event in it. Returns the place of the one that is
   // written from now on: all whose Record has returned are in files before it. 0 with kOff.
@@ -126,6 +132,8 @@ class Journal final : public EventSink {
   // With busy_ set by the caller, without the lock.
   absl::Status BeginFile(uint64_t sequence, uint64_t first_number);
   absl::Status FinishFile();
+  // Of a file with events whose Record may have returned.
+  absl::Status SyncRecorded(StorageFile& file);
   absl::Status Write(const std::vector<Pending*>& group, bool new_file, uint64_t first_number);
 
   void WriteGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -149,6 +157,7 @@ class Journal final : public EventSink {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};  // status_ is an error: asked for every reply
   std::atomic<bool> to_report_{false};
+  std::atomic<bool> may_have_lost_{false};
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // somebody writes
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;    // nothing more is taken
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Close has done what it can

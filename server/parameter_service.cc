@@ -24,6 +24,8 @@ constexpr int64_t kFetchNanoseconds = 20'000'000'000;
 // Of a message that finds no room: what is there is answered within milliseconds, and each that
 // waits takes its time after it.
 constexpr absl::Duration kRetryAfterStep = absl::Milliseconds(20);
+// Of a worker of this run: beyond, no clock can be meant.
+constexpr uint64_t kHighestIncarnation = ~uint64_t{0} >> 2;
 // So many of those whose momentum a repair waits for are named in its reply.
 constexpr int kNamedWorkers = 8;
 
@@ -132,17 +134,11 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
       !status.ok()) {
     return status;
   }
+  // Before the run's id is taken from the request.
+  if (absl::Status status = CheckIncarnation(request); !status.ok()) return status;
   if (absl::Status status = CheckCommonRun(context_, request); !status.ok()) return status;
   if (!request.reader()) {
     const uint32_t worker = request.worker();
-    const uint64_t incarnation = request.incarnation();
-    // It would fence every start of the worker that is to come.
-    if (!(lead_ != nullptr ? lead_->MayHaveGiven(incarnation) : context_.MayBeGiven(incarnation))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("worker ", worker, ": incarnation ", incarnation, " is none that a lead can have given ",
-                       lead_ != nullptr ? "so far" : "by now: where one has, set the clocks of the servers' machines",
-                       "; register with the lead first"));
-    }
     const uint64_t before =
         worker < context_.members.slots() ? context_.members.incarnation(worker) : 0;
     if (absl::Status status =
@@ -158,10 +154,36 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
   reply->set_server_incarnation(context_.incarnation);
   reply->set_state_id(context_.durability == nullptr ? context_.incarnation : context_.durability->state_id());
   reply->set_run_id(context_.durability == nullptr ? context_.incarnation : context_.durability->run_id());
+  if (context_.durability != nullptr) {
+    reply->set_common_run_id(context_.durability->common_run_id());
+  } else if (lead_ != nullptr) {
+    reply->set_common_run_id(context_.incarnation);
+  }
+  reply->set_open_round(OpenRound(context_));
   for (const uint32_t segment : context_.shard.MissingSegments()) {
     reply->add_missing_segments(segment);
   }
   return absl::OkStatus();
+}
+
+// One that is too high would fence every start of the worker that is to come.
+absl::Status ParameterService::CheckIncarnation(const v1::HelloRequest& request) const {
+  if (request.reader()) return absl::OkStatus();
+  const std::string what = absl::StrCat("worker ", request.worker(), ": incarnation ", request.incarnation(),
+                                        " is none that a lead can have given ");
+  if (lead_ != nullptr) {
+    if (lead_->MayHaveGiven(request.incarnation())) return absl::OkStatus();
+    return absl::InvalidArgumentError(what + "so far; register with the lead first");
+  }
+  // A lead that was started once with a clock far ahead goes on from there. Who brings the run's id has it from
+  // the lead that gives these incarnations.
+  const uint64_t run = context_.durability == nullptr ? 0 : context_.durability->common_run_id();
+  const bool of_run = run != 0 && request.common_run_id() == run && request.incarnation() <= kHighestIncarnation;
+  if (of_run || context_.MayBeGiven(request.incarnation())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, "by now. Register with the lead first; if that was done, its clock is more than a day ahead of this server's, or was when "
+      "it was started: set it and start the lead again. Where it keeps a state directory, that goes on from the time it had: "
+      "begin anew with empty directories, or with those that foreshard import --from-state makes of all servers'"));
 }
 
 grpc::ServerUnaryReactor* ParameterService::Heartbeat(grpc::CallbackServerContext* context,

@@ -58,6 +58,7 @@ class ParameterService final : public ParameterServiceBase {
   class FetchReactor;
 
   absl::Status SayHello(const v1::HelloRequest& request, v1::HelloReply* reply);
+  absl::Status CheckIncarnation(const v1::HelloRequest& request) const;
   absl::Status BringView(const v1::View& view);
   absl::Status Identify(Call& call) const;
   absl::Status MakeEvent(Call& call) const;

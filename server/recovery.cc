@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/arrivals.h"
+#include "server/journal_file.h"
 #include "server/journal_reader.h"
 
 namespace foreshard {
@@ -80,10 +81,13 @@ absl::StatusOr<Recovered> Recover(const Storage& storage, const StateIdentity& i
   // Only a checkpoint's states can be ahead of the journal.
   if (!options.until.has_value() && from < recovered.next_number &&
       (*reader)->end().next_number < recovered.next_number) {
+    const bool none = (*reader)->end().files_end <= 1;
     return absl::DataLossError(absl::StrCat(
-        "the journal in ", storage.Describe(""), " ends with event ", (*reader)->end().next_number - 1, ", and ",
-        recovered.checkpoint_name, " has states up to ", recovered.next_number - 1,
-        ": events between them are missing; take an older checkpoint with its journal from a copy"));
+        storage.Describe(""), none ? " has no journal" : absl::StrCat(": its journal ends with event ", (*reader)->end().next_number - 1),
+        ", and ", recovered.checkpoint_name, " needs that from event ", from, " to ", recovered.next_number - 1,
+        ", which its states are of: bring the files of the journal back, from ",
+        NameOfJournalFile(recovered.checkpoint->about.journal_file),
+        " on, which lay beside it; or take a checkpoint with its journal from a copy"));
   }
   return recovered;
 }

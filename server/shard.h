@@ -158,15 +158,16 @@ class Shard {
   std::vector<RoundWaiter*> TakeWaiters(Cell& cell, int64_t now, bool all);
 
   // A number for an event that is not a segment's, and that must be recorded.
-  uint64_t NextNumber() { return number_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  uint64_t NextNumber() { return number_.fetch_add(1) + 1; }
   void Record(const Event& event);
   // Not OK: what was recorded last may be lost, and nothing may be told of it.
   absl::Status recorded() const { return sink_ == nullptr ? absl::OkStatus() : sink_->status(); }
 
   // For recovery, before there are callers: events are numbered from `number` + 1 on.
   void set_last_number(uint64_t number) { number_.store(number, std::memory_order_relaxed); }
-  // Every event that has taken effect has a number up to this one.
-  uint64_t last_number() const { return number_.load(std::memory_order_relaxed); }
+  // Every event that has taken effect has a number up to this one. In one order with what else is
+  // sequentially consistent: who says something before asking is seen by whoever gets a later number.
+  uint64_t last_number() const { return number_.load(); }
   // Closes rounds that are complete: what a server that was killed has not come to do.
   // Returns how many.
   uint64_t CloseCompleteRounds();

@@ -99,6 +99,12 @@ int Export(const ExportFlags& flags) {
   const absl::Status layout =
       CheckLayout(run->job.model().name(), flags.layout == "pytorch" ? Layout::kPyTorch : Layout::kCanonical);
   if (!layout.ok()) return Fail("export", layout);
+  for (const StateDirectory& shard : run->shards) {
+    // A checkpoint is whole whatever came after it; and what a server that runs has is nobody's loss.
+    if (shard.lost.empty() || !flags.from_journal) continue;
+    std::fprintf(stderr, "foreshard export: warning: %s, unless its server runs: %s\n", shard.folder.c_str(),
+                 shard.lost.c_str());
+  }
   LongWork work;
   Figures figures;
   const absl::Status done = flags.from_journal ? FromJournal(flags, *run, &figures, &work)

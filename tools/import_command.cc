@@ -24,6 +24,7 @@ struct ImportFlags {
   std::vector<std::string> from_state;
   std::string layout = "pytorch";
   uint32_t servers = 0;
+  bool force = false;
   std::string output;
 };
 
@@ -80,6 +81,20 @@ absl::Status FromState(const ImportFlags& flags, LongWork* work) {
   const auto machines = ReplayRun(*from, work);
   if (!machines.ok()) return machines.status();
   for (const auto& shard : *machines) shard->CloseCompleteRounds();
+  if (absl::Status one = CheckOneMoment(*from, *machines, WhyStatesCannotMove(*from, *to).empty()); !one.ok()) {
+    if (!flags.force) {
+      return absl::Status(one.code(), absl::StrCat(one.message(), "; else begin anew with the parameters that there are (foreshard "
+                                                   "export, then import --from); --force takes the states as they are"));
+    }
+    work->Clear();
+    std::fprintf(stderr, "foreshard import: warning: %s\n", std::string(one.message()).c_str());
+  } else {
+    for (const StateDirectory& shard : from->shards) {
+      if (shard.lost.empty()) continue;
+      work->Clear();
+      std::fprintf(stderr, "foreshard import: warning: %s: %s\n", shard.folder.c_str(), shard.lost.c_str());
+    }
+  }
   const auto source = MachinesSource::Open(*machines);
   if (!source.ok()) return source.status();
   const MovedState moved = {.run = &*from, .machines = &*machines};
@@ -135,11 +150,15 @@ void AddImportCommand(CLI::App& program, int* exit_code) {
                       "Of --from, where the file does not say it: pytorch or canonical")
       ->check(CLI::IsMember({"canonical", "pytorch"}))
       ->capture_default_str();
+  command->add_flag("--force", flags->force,
+                    "Jobs with rounds: import states of different moments, or that lack something, all the same")
+      ->needs(from_state);
   command->add_option("--output", flags->output, "Folder to make shard-0, shard-1 ... in")->required()->type_name("DIR");
   command->footer(
       "Parameters go over to the bit. Momentum and all other state goes over where both plans cut the model into the\n"
       "same segments; else it begins anew, and what is printed says so. Jobs with rounds then begin with their first\n"
-      "batch, others go on after those that are complete.\n"
+      "batch, others go on after those that are complete. Rounds of several servers are refused where their states are of\n"
+      "different moments, or may lack what was acknowledged; of asynchronous jobs the latter is a warning.\n"
       "Exit status: 0 done, 1 damaged state or folders that are there or can't be written, 2 refused, 130 interrupted.");
   command->callback([flags, from, from_state, exit_code] {
     if (from->count() + from_state->count() == 0) throw CLI::RequiredError("--from or --from-state");

@@ -75,6 +75,7 @@ class LeadClient {
   // What every server is to be told of the run (HelloRequest).
   uint64_t common_run_id() const { return registration_.common_run_id(); }
   bool run_begun() const { return registration_.run_begun(); }
+  uint64_t open_round() const { return registration_.open_round(); }
 
   // Waits until a ticket is in hand or none will come any more (true), or the lead has
   // said that it has none to deal for now (false): it may be waiting for what is held

@@ -253,6 +253,7 @@ absl::Status RunWorker(const Flags& flags, const Signals& signals, Setup& setup)
   options.hello.set_incarnation((*lead)->incarnation());
   options.hello.set_common_run_id((*lead)->common_run_id());
   options.hello.set_run_begun((*lead)->run_begun());
+  options.hello.set_open_round((*lead)->open_round());  // of shard 0
   options.hello.set_worker_name(flags.name);
   options.stop = signals.stop();
   options.over = [lead = lead->get()] { return lead->finished(); };

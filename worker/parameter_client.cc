@@ -64,6 +64,7 @@ class ServersClient : public ParameterClient {
  public:
   explicit ServersClient(const ParameterClientOptions& options)
       : options_(options),
+        hello_(options.hello),
         statistics_(options.schema.statistic_elements(), options.statistics_interval_steps) {
     for (size_t shard = 0; shard < options_.servers.size(); ++shard) {
       channels_.push_back(MakeChannel(options_.servers[shard], options_.credentials));
@@ -73,6 +74,7 @@ class ServersClient : public ParameterClient {
     incarnations_.resize(channels_.size());
     state_ids_.resize(channels_.size());
     run_ids_.resize(channels_.size());
+    open_rounds_.resize(channels_.size());
     protocols_.resize(channels_.size());
     missing_.resize(channels_.size());
     if (RepairsSteps(options_)) steps_ = options_.schedule.Steps();
@@ -89,6 +91,11 @@ class ServersClient : public ParameterClient {
 
   absl::Status SayHello() {
     for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
+      if (const absl::Status said = Hello(shard); !said.ok()) return said;
+    }
+    // Those that were asked first have not been told of the later ones' rounds.
+    for (uint32_t shard = 0; shard < channels_.size(); ++shard) {
+      if (open_rounds_[shard] >= hello_.open_round()) continue;
       if (const absl::Status said = Hello(shard); !said.ok()) return said;
     }
     exchange_ = std::make_unique<SegmentExchange>(
@@ -287,9 +294,29 @@ class ServersClient : public ParameterClient {
     incarnations_[shard] = reply->server_incarnation();
     state_ids_[shard] = reply->state_id();
     run_ids_[shard] = reply->run_id();
+    if (const absl::Status one = CheckOneRun(shard, reply->common_run_id()); !one.ok()) return one;
+    open_rounds_[shard] = reply->open_round();
+    if (!hello_.reader() && reply->open_round() > hello_.open_round()) {
+      hello_.set_open_round(reply->open_round());
+      hello_.set_open_round_shard(shard);
+    }
     protocols_[shard] = reply->protocol();
     missing_[shard].assign(reply->missing_segments().begin(), reply->missing_segments().end());
     return absl::OkStatus();
+  }
+
+  // Workers bring the run's id, by which servers refuse them; readers bring none.
+  absl::Status CheckOneRun(uint32_t shard, uint64_t run) {
+    if (!hello_.reader() || run == 0 || run == common_run_) return absl::OkStatus();
+    if (common_run_ == 0) {
+      common_run_ = run;
+      common_run_shard_ = shard;
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        patience_[shard].server(), " has the state of run ", absl::Hex(run, absl::kZeroPad16), " of the job, and ",
+        patience_[common_run_shard_].server(), " that of run ", absl::Hex(common_run_, absl::kZeroPad16),
+        ": their parameters do not belong together. Give every server the directory that it had in one run"));
   }
 
   absl::StatusOr<v1::HelloReply> SayHelloTo(uint32_t shard, Patience* patience) const {
@@ -297,7 +324,7 @@ class ServersClient : public ParameterClient {
     v1::HelloReply reply;
     const absl::Status status = CallPatiently(
         *patience, Limit(), [this] { return Stopped() || closing_; },
-        [&](grpc::ClientContext& context) { return stub->Hello(&context, options_.hello, &reply); });
+        [&](grpc::ClientContext& context) { return stub->Hello(&context, hello_, &reply); });
     if (!status.ok()) return status;
     if (reply.shard() != shard) {
       return absl::FailedPreconditionError(
@@ -368,6 +395,10 @@ class ServersClient : public ParameterClient {
   std::vector<Patience> patience_;
   // As last seen; from the first hello on the thread's that asks.
   std::vector<uint64_t> incarnations_, state_ids_, run_ids_;
+  v1::HelloRequest hello_;  // constant once all servers were told
+  std::vector<uint64_t> open_rounds_;
+  uint64_t common_run_ = 0;  // a reader's, as the server of common_run_shard_ said
+  uint32_t common_run_shard_ = 0;
   std::atomic<bool> closing_{false};
   std::atomic<bool> lost_{false};  // a server has lost something, which Repair has not looked at yet
   std::vector<uint32_t> protocols_;  // agreed on with each server in the first hello

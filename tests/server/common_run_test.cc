@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "server/checkpoint_files.h"
+#include "server/job_machines.h"
 #include "server/run_description.h"
 #include "tests/server/durability_harness.h"
 
@@ -49,7 +50,8 @@ class CommonRunTest : public DurabilityTest {
       }
       return absl::OkStatus();
     }
-    absl::Status Hello(uint32_t shard, uint64_t run, bool begun) {
+    // Also names another server's round, where it is above the lead's.
+    absl::Status Hello(uint32_t shard, uint64_t run, bool begun, uint64_t round = 0) {
       v1::HelloRequest request;
       *request.mutable_contract() = MakeContract(job, schema, plan);
       request.set_job_name(job.name());
@@ -59,9 +61,10 @@ class CommonRunTest : public DurabilityTest {
       request.set_incarnation(registered_.incarnation());
       request.set_common_run_id(run);
       request.set_run_begun(begun);
+      request.set_open_round(std::max(round, registered_.open_round()));
+      request.set_open_round_shard(round > registered_.open_round() ? 1 : 0);
       grpc::ClientContext context;
-      v1::HelloReply reply;
-      return FromGrpc(v1::ParameterServer::NewStub(channels[shard])->Hello(&context, request, &reply));
+      return FromGrpc(v1::ParameterServer::NewStub(channels[shard])->Hello(&context, request, &said_));
     }
     // First values everywhere, and with `push` an update of each segment.
     void Train(bool push = true) {
@@ -89,6 +92,7 @@ class CommonRunTest : public DurabilityTest {
     const ShardPlan plan;
     const v1::JobSpec job;
     v1::RegisterReply registered_;
+    v1::HelloReply said_;  // to the last Hello
     std::vector<std::unique_ptr<ShardServer>> servers;
     std::vector<std::shared_ptr<grpc::Channel>> channels;
   };
@@ -142,6 +146,91 @@ TEST_F(CommonRunTest, AServerWithoutItsStateIsNotBegunAnewInARunThatGoesOn) {
   // With its own again.
   Pair pair(Job(), Path("a/0"), Path("a/1"));
   EXPECT_TRUE(pair.Join().ok());
+}
+
+// An older copy of one server's directory is of the same run.
+TEST_F(CommonRunTest, RoundsOfAnotherMomentAreRefused) {
+  const v1::JobSpec job = SynchronousJob({"servers.shards=2", "update.momentum="});
+  const uint64_t apart = MostRoundsApart(job), rounds = apart + 3;
+  std::string older, closer;
+  {
+    Running running(job, folder_);
+    for (uint64_t round = 0; round < rounds; ++round) {
+      if (round == 1) older = KilledNow("1");
+      if (round == 4) closer = KilledNow("1");
+      for (const uint32_t slot : {0, 1}) {
+        TestWorker worker(running.servers, slot, 5);
+        if (round == 0) {
+          ASSERT_TRUE(worker.SayHello().ok());
+          worker.InitialiseAll();
+        }
+        for (const SegmentPlan& segment : running.servers.plan.segments()) {
+          if (segment.kind != TensorKind::kTrainable) continue;
+          worker.sequence(segment.id) = round;
+          v1::ExchangeHeader push = worker.PushHeader(segment.id, 2 * round + slot);
+          push.set_round(round);
+          push.set_held_version(round);
+          const Answer answer = worker.Send(push, worker.Encode(segment.id, worker.Gradient(segment.id, round)));
+          ASSERT_TRUE(answer.status.ok()) << answer.status;
+        }
+      }
+    }
+  }
+  {
+    Pair pair(job, Path("0"), closer);
+    EXPECT_TRUE(pair.Join().ok()) << "as close as members can leave them";
+    EXPECT_EQ(pair.registered_.open_round(), rounds);
+    EXPECT_EQ(pair.said_.open_round(), 4u);
+  }
+  {
+    Pair pair(job, Path("0"), older);
+    const absl::Status refused = pair.Join();
+    EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr(older), HasSubstr("has round 1 open"), HasSubstr(absl::StrCat("shard 0 round ", rounds)),
+                      HasSubstr("import --from")));
+  }
+  // The lead's is the older one: it hears of the other's round.
+  fs::copy(Path("0"), Path("lead"), fs::copy_options::recursive);
+  Pair pair(job, Path("lead"), Path("1"));
+  ASSERT_TRUE(pair.Join().ok());
+  const absl::Status refused =
+      pair.Hello(0, pair.registered_.common_run_id(), true, pair.registered_.open_round() + apart + 1);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the server of shard 1 round"));
+}
+
+TEST_F(CommonRunTest, ALeadWhoseClockWasFarAheadGoesOn) {
+  Ran("a");
+  constexpr uint64_t kMonth = 30 * 24 * 3600 * uint64_t{1'000'000};
+  {
+    const auto storage = OpenStorage(Path("a/0")).value();
+    v1::RunDescription description = *ReadRunDescription(*storage).value();
+    description.set_incarnation(description.incarnation() + kMonth);
+    ASSERT_TRUE(WriteRunDescription(storage.get(), description).ok());
+  }
+  {
+    Pair pair(Job(), Path("a/0"), Path("a/1"));
+    const absl::Status joined = pair.Join();
+    EXPECT_TRUE(joined.ok()) << joined;
+    // Not of whoever names another run, nor any number.
+    const uint64_t given = std::exchange(pair.registered_, {}).incarnation();
+    pair.registered_.set_incarnation(given);
+    const absl::Status refused = pair.Hello(1, 4711, false);
+    EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("clock"), HasSubstr("foreshard import --from-state")));
+    pair.registered_.set_incarnation(~uint64_t{0} - 1);
+    EXPECT_EQ(pair.Hello(1, RunOf("a/1"), false).code(), Code::kInvalidArgument);
+  }
+}
+
+TEST_F(CommonRunTest, EveryServerSaysOfWhichRunItIs) {
+  Pair pair(Job(), Path("a/0"), Path("a/1"));
+  ASSERT_TRUE(pair.Join().ok());
+  for (const uint32_t shard : {0, 1}) {
+    ASSERT_TRUE(pair.Hello(shard, pair.registered_.common_run_id(), false).ok());
+    EXPECT_EQ(pair.said_.common_run_id(), pair.registered_.common_run_id());
+  }
 }
 
 TEST_F(CommonRunTest, AStateOfAnotherRunIsRefused) {

@@ -51,11 +51,11 @@ class DurabilityTest : public ::testing::Test {
     return std::make_unique<Running>(job, folder);
   }
 
-  static absl::StatusOr<v1::CheckpointReply> Checkpoint(const Running& running) {
+  static absl::StatusOr<v1::CheckpointReply> Checkpoint(const Running& running, uint32_t shard = 0) {
     grpc::ClientContext context;
     v1::CheckpointReply reply;
     const grpc::Status status =
-        v1::Admin::NewStub(running.servers.channels[0])->Checkpoint(&context, {}, &reply);
+        v1::Admin::NewStub(running.servers.channels[shard])->Checkpoint(&context, {}, &reply);
     if (!status.ok()) return FromGrpc(status);
     return reply;
   }

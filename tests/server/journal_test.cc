@@ -264,6 +264,33 @@ TEST_P(JournalModes, ACheckpointAheadOfTheJournalSetsTheNextNumber) {
   EXPECT_THAT(std::string(read.status.message()), HasSubstr("events 6 to 100 are in no file"));
 }
 
+// What a buffered one has left to the kernel may be gone then, although its Record has returned.
+TEST_P(JournalModes, ASyncThatFailsMayLoseWhatWasRecorded) {
+  FaultyStorage storage;
+  const auto journal = Journal::Open(&storage, TestJournalOptions(GetParam())).value();
+  RecordAll(*journal, 1, 3);
+  EXPECT_FALSE(journal->may_have_lost());
+  storage.RefuseFrom(storage.operations() + 1, EIO);
+  if (GetParam() == JournalMode::kBuffered) {
+    EXPECT_FALSE(journal->SyncThrough(3).ok());
+  } else {
+    RecordAll(*journal, 4, 4);
+  }
+  EXPECT_FALSE(journal->status().ok());
+  EXPECT_EQ(journal->may_have_lost(), GetParam() == JournalMode::kBuffered);
+}
+
+// Nothing of those before.
+TEST_P(JournalModes, AnAppendThatFailsLosesNothingThatWasRecorded) {
+  FaultyStorage storage;
+  const auto journal = Journal::Open(&storage, TestJournalOptions(GetParam())).value();
+  RecordAll(*journal, 1, 3);
+  storage.RefuseFrom(storage.operations() + 1, ENOSPC);
+  RecordAll(*journal, 4, 4);
+  EXPECT_FALSE(journal->status().ok());
+  EXPECT_FALSE(journal->may_have_lost());
+}
+
 TEST_P(JournalModes, AFailureIsFinalAndBlocksNobody) {
   for (const auto& [error, text] :
        {std::pair{ENOSPC, "free space"}, std::pair{EROFS, "writable"}, std::pair{EIO, "dmesg"}}) {

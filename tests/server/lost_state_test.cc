@@ -142,6 +142,111 @@ TEST_F(LostStateTest, AServerThatEndedWellMayBeMovedToAnotherMachine) {
   EXPECT_THAT(again->servers.Status().restored(), Not(HasSubstr("lost")));
 }
 
+// Whatever becomes of process and machine, as long as nothing is told to it afterwards.
+TEST_F(LostStateTest, ACheckpointThatHasEverythingIsAGoodEnd) {
+  for (const std::string journal : {"off", "buffered"}) {
+    const v1::JobSpec job = TestJob({"durability.journal=" + journal});
+    auto running = Trained(job, journal);
+    const v1::HelloReply first = Hello(*running);
+    ASSERT_TRUE(Checkpoint(*running).ok());
+    const std::string rested = KilledNow(journal);
+    OnAnotherMachine(rested);
+    {
+      auto again = Start(job, rested);
+      EXPECT_EQ(Hello(*again).state_id(), first.state_id()) << journal;
+      EXPECT_THAT(again->servers.Status().restored(), Not(HasSubstr("lost")));
+      EXPECT_EQ(again->servers.Status().segments(0).version(), 1u);
+    }
+    // A start that is told nothing loses nothing.
+    const std::string told_nothing = [&] {
+      auto again = Start(job, KilledNow(journal));
+      fs::rename(Path(absl::StrCat("copy", copies_)), Path("idle" + journal));
+      return KilledNow("idle" + journal);
+    }();
+    OnAnotherMachine(told_nothing);
+    EXPECT_EQ(Hello(*Start(job, told_nothing)).state_id(), first.state_id()) << journal;
+    // With the next event it is at stake again, before that is acknowledged.
+    TestWorker worker(running->servers, 0, 5);
+    worker.sequence(0) = 2;
+    worker.Read(0);
+    ASSERT_TRUE(worker.Push(0, 3).status.ok());
+    const std::string killed = KilledNow(journal);
+    OnAnotherMachine(killed);
+    EXPECT_NE(Hello(*Start(job, killed)).state_id(), first.state_id()) << journal;
+  }
+}
+
+TEST_F(LostStateTest, RoundsThatRestGoOnWhereverTheyAre) {
+  const v1::JobSpec job = SynchronousJob({"servers.shards=2"});
+  auto running = Start(job, Path("state"));
+  for (uint32_t slot : {0, 1}) {
+    TestWorker worker(running->servers, slot, 5);
+    ASSERT_TRUE(worker.SayHello().ok());
+    worker.InitialiseAll();
+  }
+  for (uint32_t shard : {0, 1}) ASSERT_TRUE(Checkpoint(*running, shard).ok());
+  const std::string copy = KilledNow("state");
+  for (uint32_t shard : {0, 1}) {
+    const std::string folder = absl::StrCat(copy, "/", shard);
+    OnAnotherMachine(folder);
+    const auto started = ShardServer::Start({.job = job, .shard = shard, .state_directory = folder});
+    EXPECT_TRUE(started.ok()) << started.status();
+  }
+}
+
+TEST_F(LostStateTest, WhereTheNextEventCannotBeMarkedItIsNotAcknowledged) {
+  const v1::JobSpec job = TestJob();
+  auto running = Trained(job, "state");
+  ASSERT_TRUE(Checkpoint(*running).ok());
+  TestWorker worker(running->servers, 0, 5);
+  fs::remove(Path("state/run.textproto"));
+  fs::create_directory(Path("state/run.textproto"));  // in whose place no file can be put
+  EXPECT_EQ(worker.Read(0).status.code(), Code::kUnavailable);
+  EXPECT_EQ(worker.Read(0).status.code(), Code::kUnavailable);
+}
+
+TEST_F(LostStateTest, ALossIsKnownUntilACheckpointHasBeenWritten) {
+  const v1::JobSpec job = TestJob();
+  auto running = Trained(job, "state");
+  v1::RegisterReply slot;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(v1::Lead::NewStub(running->servers.channels[0])
+                    ->Register(&context, running->servers.Registration("it"), &slot)
+                    .ok());
+  }
+  const auto fetch = [&](const Running& server) {
+    v1::FetchTicketsRequest request;
+    request.set_worker(slot.worker());
+    request.set_incarnation(slot.incarnation());
+    request.set_count(1);
+    grpc::ClientContext context;
+    v1::FetchTicketsReply reply;
+    return v1::Lead::NewStub(server.servers.channels[0])->FetchTickets(&context, request, &reply).ok();
+  };
+  // What has registered the worker is lost.
+  const std::string lost = KilledNow("state");
+  DropLastEvent(lost, kEventOverheadBytes);
+  OnAnotherMachine(lost);
+  fs::rename(lost, Path("first"));
+  uint64_t state_id = 0;
+  std::string second;
+  {
+    auto again = Start(job, Path("first"));
+    state_id = Hello(*again).state_id();
+    EXPECT_TRUE(DescriptionOf(Path("first")).after_loss());
+    second = KilledNow("first");
+  }
+  fs::rename(second, Path("second"));
+  {
+    auto again = Start(job, Path("second"));
+    EXPECT_EQ(Hello(*again).state_id(), state_id) << "lost once";
+    EXPECT_TRUE(fetch(*again));
+    ASSERT_TRUE(Checkpoint(*again).ok());
+    EXPECT_FALSE(DescriptionOf(Path("second")).after_loss());
+  }
+}
+
 TEST_F(LostStateTest, StateOfAProgramThatKnewNoBootIsTakenAsItWas) {
   const v1::JobSpec job = TestJob();
   auto running = Trained(job, "state");

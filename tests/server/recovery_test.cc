@@ -9,12 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint_files.h"
+#include "server/journal_file.h"
 #include "tests/common/storage/faulty_storage.h"
 #include "tests/server/durable_run.h"
 
 namespace foreshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kEvents = 210;
@@ -194,6 +197,25 @@ TEST_P(Recovery, PowerCutOfABufferedJournalGivesAnExactStateOrAnError) {
   }
   EXPECT_GT(found_, 500);
   EXPECT_GT(refused, 0);
+}
+
+// As of a copy that has the checkpoint alone.
+TEST_P(Recovery, ACheckpointThatNeedsItsJournalSaysSo) {
+  FaultyStorage storage;
+  DurableRun server(&storage, run(), JournalMode::kBuffered, run().NewMachines());
+  ASSERT_TRUE(server.Open(1).ok());
+  for (uint64_t number = 1; number <= 3 * kCheckpointEvery; ++number) server.Do(number);
+  ASSERT_GT(server.checkpoints(), 1u);
+  const auto copy = storage.KillProcess();
+  const auto files = ListJournalFiles(*copy).value();
+  ASSERT_FALSE(files.empty());
+  for (const JournalFileName& file : files) ASSERT_TRUE(copy->Remove(file.name).ok());
+  const absl::Status refused = Recover(*copy, run()).status;
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  const auto checkpoint = Checkpoint::OpenNewest(*copy, kDurableIdentity, nullptr).value();
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("has no journal"), HasSubstr(checkpoint->name()),
+                    HasSubstr(absl::StrCat("from ", NameOfJournalFile(checkpoint->manifest().about.journal_file), " on"))));
 }
 
 TEST_P(Recovery, ADiskThatRefusesFromAnyOperationOnLosesNothingAcknowledged) {

@@ -350,6 +350,13 @@ TEST_F(Rounds, WhereAllAreAbsentTheRoundOfTheFirstToComeBackOpens) {
   EXPECT_EQ(caught_up.header.version(), 2);
 }
 
+TEST_F(Rounds, ARoundWhoseMembersHaveGoneWaitsForOthers) {
+  Begin(SynchronousJob({"update.momentum="}));
+  const absl::Status changed = ChangeView(1, {});
+  ASSERT_TRUE(changed.ok()) << changed;
+  AwaitWaiting("all that it had have gone");
+}
+
 // The close that takes a contribution in may open a round whose members are all absent; it is over at once.
 TEST_F(Rounds, ARoundThatOpensWithoutAnybodyIsOver) {
   RecordingSink sink;

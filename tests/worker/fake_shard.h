@@ -138,6 +138,17 @@ class FakeShard final : public v1::ParameterServer::Service,
   void HoldHellos(bool hold) { hold_hellos_ = hold; }
   // May be asked by a fault.
   int hellos() const { return hellos_; }
+  // As it says in Hello from now on.
+  void set_run(uint64_t common_run_id, uint64_t open_round) {
+    absl::MutexLock lock(&mutex_);
+    common_run_id_ = common_run_id;
+    open_round_ = open_round;
+  }
+  // Of all Hellos.
+  std::vector<uint64_t> told_rounds() const {
+    absl::MutexLock lock(&mutex_);
+    return told_rounds_;
+  }
   void set_epochs_done(uint32_t epochs, bool finished) {
     absl::MutexLock lock(&mutex_);
     epochs_done_ = epochs;
@@ -213,6 +224,9 @@ class FakeShard final : public v1::ParameterServer::Service,
     reply->set_server_incarnation(incarnation_);
     reply->set_state_id(state_id_);
     reply->set_run_id(run_id_);
+    reply->set_common_run_id(common_run_id_);
+    reply->set_open_round(open_round_);
+    told_rounds_.push_back(request->open_round());
     for (const auto& [id, state] : states_) {
       if (!state.initialised) reply->add_missing_segments(id);
     }
@@ -467,6 +481,8 @@ class FakeShard final : public v1::ParameterServer::Service,
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 77;
   uint64_t state_id_ ABSL_GUARDED_BY(mutex_) = 77;
   uint64_t run_id_ ABSL_GUARDED_BY(mutex_) = 77;
+  uint64_t common_run_id_ = 0, open_round_ = 0;
+  std::vector<uint64_t> told_rounds_;
   bool forgot_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> hellos_{0};
   std::atomic<bool> hold_hellos_{false};

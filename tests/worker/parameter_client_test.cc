@@ -782,6 +782,36 @@ TEST_F(ParameterClientTest, ARoundThatNeverClosesEndsWithAnError) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("round 1"), HasSubstr("another worker")));
 }
 
+TEST_F(ParameterClientTest, AReaderHearsThatServersAreOfSeveralRuns) {
+  StartServers();
+  auto options = Options();
+  options.hello.set_reader(true);
+  servers_[1]->set_run(0xb, 0);
+  EXPECT_TRUE(ParameterClient::Connect(options).ok()) << "one does not know";
+  servers_[0]->set_run(0xb, 0);
+  EXPECT_TRUE(ParameterClient::Connect(options).ok());
+  servers_[0]->set_run(0xa, 0);
+  const absl::Status refused = ParameterClient::Connect(options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("server 1 at " + servers_[1]->address() + " has the state of run 000000000000000b"),
+                    HasSubstr("server 0 at " + servers_[0]->address() + " that of run 000000000000000a")));
+}
+
+TEST_F(ParameterClientTest, EveryServerHearsOfTheHighestRound) {
+  StartServers();
+  auto options = Options();
+  options.hello.set_open_round(40);
+  servers_[0]->set_run(0, 40);
+  servers_[1]->set_run(0, 40);
+  EXPECT_TRUE(ParameterClient::Connect(options).ok());
+  for (const auto& server : servers_) EXPECT_EQ(server->told_rounds(), std::vector<uint64_t>({40}));
+  servers_[1]->set_run(0, 70);
+  EXPECT_TRUE(ParameterClient::Connect(options).ok());
+  EXPECT_EQ(servers_[0]->told_rounds(), std::vector<uint64_t>({40, 40, 70}));
+  EXPECT_EQ(servers_[1]->told_rounds(), std::vector<uint64_t>({40, 40}));
+}
+
 TEST_F(ParameterClientTest, AReaderWaitsForFirstValues) {
   StartServers();
   auto options = Options();

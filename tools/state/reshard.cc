@@ -105,6 +105,31 @@ std::string WhyStatesCannotMove(const StoredRun& from, const StoredRun& to) {
   return "";
 }
 
+absl::Status CheckOneMoment(const StoredRun& run, const std::vector<std::unique_ptr<ShardMachines>>& machines,
+                            bool whole) {
+  if (!run.synchronous || run.shards.size() < 2) return absl::OkStatus();
+  for (const StateDirectory& shard : run.shards) {
+    if (shard.lost.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        shard.folder, ": ", shard.lost, ", and rounds of ", run.shards.size(), " servers cannot go on with states of different moments"));
+  }
+  // Each with its shard.
+  std::pair<uint64_t, uint32_t> least = {~uint64_t{0}, 0}, greatest = {0, 0};
+  for (size_t shard = 0; shard < machines.size(); ++shard) {
+    for (const auto& segment : machines[shard]->segments()) {
+      if (!machines[shard]->options(segment->plan().id).synchronous) continue;
+      const std::pair<uint64_t, uint32_t> open = {segment->open_round(), static_cast<uint32_t>(shard)};
+      least = std::min(least, open);
+      greatest = std::max(greatest, open);
+    }
+  }
+  if (greatest.first <= least.first + (whole ? 1 : 0)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the shards' states are of different rounds: shard ", least.second, " has round ", least.first, " open (",
+      run.shards[least.second].folder, "), shard ", greatest.second, " round ", greatest.first, " (",
+      run.shards[greatest.second].folder, "): give directories of one moment, as they are after all servers were ended with SIGTERM"));
+}
+
 absl::StatusOr<Reshaped> WriteRun(const StoredRun& to, const ParameterSource& source, const MovedState* moved,
                                   const std::string& folder, WorkWatch* watch) {
   Reshaped reshaped;

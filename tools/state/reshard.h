@@ -28,6 +28,11 @@ absl::StatusOr<StoredRun> PlanRun(const v1::JobSpec& job, const Schema& schema, 
 // be others), and nothing of the job differs but servers.shards, and what is no part of its fingerprint.
 std::string WhyStatesCannotMove(const StoredRun& from, const StoredRun& to);
 
+// Whether the shards' states go together. FAILED_PRECONDITION where they are of rounds on several servers and one may
+// lack what was acknowledged; or where their open rounds are further apart than a moment can leave them: by one, if
+// `whole` states are moved, which go on with what each has; else by none.
+absl::Status CheckOneMoment(const StoredRun& run, const std::vector<std::unique_ptr<ShardMachines>>& machines, bool whole);
+
 // What a run is made from beside its parameters.
 struct MovedState {
   const StoredRun* run = nullptr;

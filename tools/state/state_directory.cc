@@ -14,7 +14,9 @@
 #include "absl/strings/string_view.h"
 #include "common/net/job_parts.h"
 #include "common/net/job_spec.h"
+#include "server/boot_id.h"
 #include "server/checkpoint_format.h"
+#include "server/lost_state.h"
 
 namespace foreshard {
 namespace {
@@ -53,6 +55,7 @@ absl::StatusOr<StateDirectory> Open(const std::string& folder, Others others) {
   directory.description = **std::move(description);
   directory.shard = directory.description.shard();
   directory.identity = IdentityOf(directory.description);
+  directory.lost = WhyLost(directory.description, *directory.storage, ReadBootId());
   return directory;
 }
 

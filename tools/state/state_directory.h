@@ -32,6 +32,8 @@ struct StateDirectory {
   std::unique_ptr<Storage> storage;
   v1::RunDescription description;
   StateIdentity identity;
+  // Of what its server had acknowledged, what may be missing, and why (server/lost_state.h); empty: nothing.
+  std::string lost;
 };
 
 struct StoredRun {

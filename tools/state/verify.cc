@@ -206,7 +206,7 @@ absl::StatusOr<std::vector<CheckpointReport>> ListCheckpoints(const StateDirecto
 }
 
 absl::StatusOr<ShardReport> VerifyShard(const StoredRun& run, const StateDirectory& shard, WorkWatch* watch) {
-  ShardReport report = {.folder = shard.folder, .shard = shard.shard};
+  ShardReport report = {.folder = shard.folder, .shard = shard.shard, .lost = shard.lost};
   const auto folders = internal::ListCheckpointFolders(*shard.storage);
   if (!folders.ok()) return folders.status();
   for (const internal::CheckpointFolder& folder : *folders) {
@@ -278,6 +278,9 @@ std::string ReportText(const ShardReport& report) {
     absl::StrAppend(&text, "  ", torn.file, ", offset ", torn.offset, ": a torn end of ", torn.bytes, " bytes (",
                     torn.why, "); an append was under way, nothing of it was acknowledged, the next start cuts it\n");
   }
+  if (!report.lost.empty()) {
+    absl::StrAppend(&text, "  not all that was acknowledged is here, unless its server runs: ", report.lost, "\n");
+  }
   if (!report.recovery.ok()) {
     absl::StrAppend(&text, "  a server cannot go on with this: ", Message(report.recovery), "\n");
   }
@@ -321,6 +324,7 @@ nlohmann::ordered_json ReportJson(const ShardReport& report) {
                                    {"last_number", journal.last_number},
                                    {"gaps", journal.gaps},
                                    {"torn", std::move(torn)}}}};
+  if (!report.lost.empty()) json["lost"] = report.lost;
   if (!journal.status.ok()) json["journal"]["error"] = Message(journal.status);
   if (!report.recovery.ok()) json["recovery_error"] = Message(report.recovery);
   return json;

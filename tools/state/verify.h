@@ -48,6 +48,8 @@ struct ShardReport {
   std::vector<CheckpointReport> checkpoints;  // oldest first
   std::vector<std::string> unfinished;        // never finished, or being removed; no damage
   JournalReport journal;
+  // StateDirectory.lost: no damage.
+  std::string lost;
   // What a start would make of it: OK, or why not.
   absl::Status recovery;
 

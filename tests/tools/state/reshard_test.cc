@@ -181,6 +181,46 @@ TEST_F(Reshard, ServersOfRoundsWithoutAJournalStartOnIt) {
   }
 }
 
+// Of rounds, states of different moments make no run.
+TEST_F(Reshard, RoundsAreOfOneMoment) {
+  Make(StoredJob({"update.rule=ssgd"}));
+  for (auto& shard : shards_) shard->Push(6);
+  const auto check = [&](bool whole) {
+    const StoredRun run = Open();
+    const auto machines = ReplayRun(run, &watch_);
+    EXPECT_TRUE(machines.ok()) << machines.status();
+    return CheckOneMoment(run, *machines, whole);
+  };
+  EXPECT_TRUE(check(false).ok());
+  // A round that one has closed and the other has not yet.
+  const uint64_t open = shards_[0]->machines().segments().front()->open_round();
+  while (shards_[1]->machines().segments().front()->open_round() == open) shards_[1]->Push(1);
+  EXPECT_TRUE(check(true).ok()) << check(true);
+  EXPECT_EQ(check(false).code(), absl::StatusCode::kFailedPrecondition);
+  while (shards_[1]->machines().segments().front()->open_round() == open + 1) shards_[1]->Push(1);
+  const absl::Status refused = check(true);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(absl::StrCat("round ", open, " open")));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(absl::StrCat("round ", open + 2)));
+}
+
+TEST_F(Reshard, RoundsThatLackSomethingAreNotOfOneMoment) {
+  Make(StoredJob({"update.rule=ssgd"}));
+  for (auto& shard : shards_) shard->Push(6);
+  End();
+  for (const bool boot : {false, true}) {
+    Describe(1, [&](v1::RunDescription* description) {
+      description->set_unjournaled(!boot);
+      description->set_boot_id(boot ? "another" : "");
+    });
+    const StoredRun run = Open();
+    const absl::Status refused = CheckOneMoment(run, ReplayRun(run, &watch_).value(), true);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(run.shards[1].folder));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(boot ? "may be lost" : "is lost"));
+  }
+}
+
 TEST_F(Reshard, WhatIsThereStaysAndWhatFailsIsRemoved) {
   class Late final : public WorkWatch {
    public:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -207,6 +208,13 @@ class StoredRunTest : public ::testing::Test {
   }
   void End() {
     for (auto& shard : shards_) shard->End();
+  }
+  // What the shard's run.textproto says, changed. While nobody has the folder.
+  void Describe(uint32_t shard, const std::function<void(v1::RunDescription*)>& change) {
+    const auto storage = OpenStorage(absl::StrCat(state(), "/shard-", shard)).value();
+    v1::RunDescription description = *ReadRunDescription(*storage).value();
+    change(&description);
+    EXPECT_TRUE(WriteRunDescription(storage.get(), description).ok());
   }
   // The whole vector as the servers have it.
   std::vector<float> Vector() const {

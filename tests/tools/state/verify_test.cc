@@ -62,6 +62,19 @@ TEST_F(Verify, WholeInBothModes) {
   }
 }
 
+TEST_F(Verify, WhatMayBeMissingIsToldAndIsNoDamage) {
+  Make(StoredJob());
+  for (auto& shard : shards_) shard->Push(5);
+  End();
+  EXPECT_EQ(Report(0).lost, "");
+  Describe(0, [](v1::RunDescription* description) { description->set_watched(true); });
+  const ShardReport report = Report(0);
+  EXPECT_FALSE(report.damaged());
+  EXPECT_THAT(report.lost, HasSubstr("the journal had failed"));
+  EXPECT_THAT(ReportText(report), HasSubstr(report.lost));
+  EXPECT_EQ(ReportJson(report)["lost"], report.lost);
+}
+
 TEST_F(Verify, ATornEndIsToldAndIsNoDamage) {
   Make(StoredJob());
   shards_[0]->Push(5);
