@@ -109,7 +109,7 @@ TEST_P(ViewsTest, AMemberJoinsAndOneTakesLeave) {
   const std::optional<ProcessExit> exit = fleet->Find("worker-0")->process->Wait(kPatience);
   ASSERT_TRUE(exit.has_value()) << LogOf(*fleet, "worker-0");
   EXPECT_EQ(exit->status, kExitTerminated) << exit->Describe() << LogOf(*fleet, "worker-0");
-  ExpectFinished(*fleet);
+  ExpectFinished(*fleet, kExamples, "worker-0");
 }
 
 // Paused beyond its lease, it is given up; let go, it takes part again.
