@@ -296,7 +296,8 @@ class ServersClient : public ParameterClient {
     run_ids_[shard] = reply->run_id();
     if (const absl::Status one = CheckOneRun(shard, reply->common_run_id()); !one.ok()) return one;
     open_rounds_[shard] = reply->open_round();
-    if (!hello_.reader() && reply->open_round() > hello_.open_round()) {
+    // Later another thread may be saying it.
+    if (exchange_ == nullptr && !hello_.reader() && reply->open_round() > hello_.open_round()) {
       hello_.set_open_round(reply->open_round());
       hello_.set_open_round_shard(shard);
     }

@@ -130,7 +130,7 @@ class _Soak:
             self._train()
             daemons.end(self._daemons, _GRACE_SECONDS)
             for daemon in self._daemons:
-                if not daemon.ended_well:
+                if not daemon.ended_as_told:
                     raise daemons.DaemonError(daemon.describe_end())
         finally:
             daemons.end(self._daemons, 0)

@@ -37,6 +37,11 @@ class Daemon:
     def ended_well(self):
         return self.process.poll() == 0
 
+    @property
+    def ended_as_told(self):
+        """By itself, or after SIGTERM: a worker whose job is not complete says so by its status."""
+        return self.process.poll() in (0, 128 + signal.SIGTERM)
+
     def ready(self):
         """What the ready file says and when it was written (seconds since the epoch), or
         None while there is none."""
