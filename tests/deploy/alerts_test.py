@@ -78,9 +78,9 @@ FLEETS = {
     "diverged": dict(job=job("diverged", {}, rule='rule: "asgd"', rate="1e30"), workers=1),
     "full": dict(job=job("full", {"durability": 'checkpoint_seconds: 2 on_failure: "continue"'}, elements=262144), workers=1,
                  pace=0.1, state=True, prepare=full_disk),
-    # Room for the messages of one worker, and there are six.
+    # Room for the messages of one worker, and there are six, which pause so little that they meet also where the machine is quick.
     "crowded": dict(job=job("crowded", {"servers": "segment_elements: 262144 inflight_bytes: 3200000"}, rule='rule: "asgd"', workers=6,
-                            elements=262144), workers=6),
+                            elements=262144), workers=6, pace=0.01),
     # A disk that is full later, and a server that then ends.
     "ended": dict(job=job("ended", {"durability": "checkpoint_seconds: 3600"}), workers=1, state=True, prepare=survive_full_disk),
     "left": dict(job=job("left", {}), workers=1, pace=0.05),
