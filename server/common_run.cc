@@ -46,10 +46,14 @@ bool RunBegun(const ServerContext& context) {
   });
 }
 
+uint64_t CommonRunId(const ServerContext& context, bool lead) {
+  if (context.durability != nullptr) return context.durability->common_run_id();
+  return lead ? context.incarnation : 0;
+}
+
 void FillCommonRun(const ServerContext& context, v1::RegisterReply* reply) {
-  const Durability* durability = context.durability;
-  reply->set_common_run_id(durability == nullptr ? context.incarnation : durability->common_run_id());
-  reply->set_run_begun(durability != nullptr && RunBegun(context));
+  reply->set_common_run_id(CommonRunId(context, /*lead=*/true));
+  reply->set_run_begun(context.durability != nullptr && RunBegun(context));
   reply->set_open_round(OpenRound(context));
 }
 

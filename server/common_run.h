@@ -22,6 +22,9 @@ bool RunBegun(const ServerContext& context);
 // Rounds: the highest that a segment of this server has open; else 0. After the shard has agreed.
 uint64_t OpenRound(const ServerContext& context);
 
+// HelloReply.common_run_id and RegisterReply's: without a state directory a lead's own start is the run.
+uint64_t CommonRunId(const ServerContext& context, bool lead);
+
 // The lead's: common_run_id, run_begun and open_round. After the shard has agreed.
 void FillCommonRun(const ServerContext& context, v1::RegisterReply* reply);
 

@@ -19,7 +19,7 @@ namespace {
 
 // How often the thread looks whether a checkpoint is due.
 constexpr absl::Duration kLook = absl::Milliseconds(500);
-constexpr absl::Duration kTellReplay = absl::Seconds(5);
+constexpr double kTellReplaySeconds = 5;
 
 JournalMode ModeOf(const v1::JobSpec& job) {
   if (job.durability().journal() == "off") return JournalMode::kOff;
@@ -80,7 +80,7 @@ Durability::Durability(const DurabilityOptions& options, const v1::JobSpec& job,
       continues_(job.durability().on_failure() == "continue"),
       storage_(std::move(storage)),
       boot_id_(ReadBootId(options.boot_id_file)),
-      attempted_(SteadyTime::Now()) {}
+      attempted_(MonotonicNanoseconds()) {}
 
 Durability::~Durability() {
   if (absl::Status finished = Finish(); !finished.ok()) LOG(ERROR) << finished;
@@ -168,11 +168,8 @@ void Durability::SetMarks(bool at_rest, v1::RunDescription* description) const {
 absl::Status Durability::WatchOver(v1::RunDescription* description) {
   // What an earlier start has left to the kernel is believed from now on.
   if (absl::Status synced = SyncJournalFiles(*storage_); !synced.ok()) return synced;
-  v1::RunDescription active = *description;
-  SetMarks(false, &active);
   SetMarks(true, description);
   description->set_after_loss(lost_);
-  active.set_after_loss(lost_);
   const auto make_mark = [&] {
     if (!description->watched() || storage_->Size(kJournaledFile).ok()) return absl::OkStatus();
     return WriteWholeFile(storage_.get(), kJournaledFile, "", true);
@@ -185,33 +182,40 @@ absl::Status Durability::WatchOver(v1::RunDescription* description) {
   absl::MutexLock lock(&run_mutex_);
   description_ = *description;
   common_run_id_ = description->common_run_id();
-  if (PrintText(active) != PrintText(*description)) at_rest_through_ = 0;
+  if (RestMatters(*description)) at_rest_through_ = 0;
+  return absl::OkStatus();
+}
+
+bool Durability::RestMatters(const v1::RunDescription& at_rest) const {
+  v1::RunDescription active = at_rest;
+  SetMarks(false, &active);
+  return PrintText(active) != PrintText(at_rest);
+}
+
+absl::Status Durability::Describe(v1::RunDescription description) {
+  if (PrintText(description) == PrintText(description_)) return absl::OkStatus();
+  if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) return written;
+  description_ = std::move(description);
   return absl::OkStatus();
 }
 
 void Durability::NoteCheckpoint(uint64_t number) {
   absl::MutexLock lock(&run_mutex_);
-  v1::RunDescription description = description_, active = description_;
+  v1::RunDescription description = description_;
   description.set_after_loss(false);
-  SetMarks(false, &active);
   // Said before looking for later events: who has one then has seen it, and waits in EndRest.
   const uint64_t before = at_rest_through_.exchange(number);
   const bool at_rest = context_->shard.last_number() == number;
   if (at_rest) SetMarks(true, &description);
-  const bool changed = PrintText(description) != PrintText(description_);
-  if (changed) {
+  if (absl::Status written = Describe(std::move(description)); !written.ok()) {
     // What is on the disk is not known then, and with the next event it is written anew.
-    if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) {
-      LOG(WARNING) << storage_->Describe(kRunFile) << " does not say that nothing is missing: " << written;
-      return;
-    }
-    description_ = description;
+    LOG(WARNING) << storage_->Describe(kRunFile) << " does not say that nothing is missing: " << written;
+    return;
   }
   if (!at_rest) {
     at_rest_through_ = before;
-  } else {
-    active.set_after_loss(false);
-    if (PrintText(active) == PrintText(description)) at_rest_through_ = kNotAtRest;
+  } else if (!RestMatters(description_)) {
+    at_rest_through_ = kNotAtRest;
   }
 }
 
@@ -252,7 +256,7 @@ absl::Status Durability::OpenJournal(const StateIdentity& identity, uint64_t lea
 }
 
 absl::Status Durability::Restore() {
-  const SteadyTime start = SteadyTime::Now();
+  const int64_t start = MonotonicNanoseconds();
   v1::RunDescription& found = *found_;
   // It was checked that the job is the same; how servers and workers talk may have changed.
   v1::Contract contract = found.contract();
@@ -264,12 +268,12 @@ absl::Status Durability::Restore() {
     return absl::Status(agreed.code(), absl::StrCat(storage_->Describe(kRunFile), ": ", agreed.message()));
   }
   const StateIdentity identity = IdentityOf(found);
-  SteadyTime told = start;
+  int64_t told = start;
   Target target(*this);
   absl::StatusOr<Recovered> recovered = Recover(
       *storage_, identity, &target, {.proceed = [&](const Event& event, uint64_t replayed) {
-        if (SteadyTime::Now() - told > kTellReplay) {
-          told = SteadyTime::Now();
+        if (SecondsBetween(told, MonotonicNanoseconds()) > kTellReplaySeconds) {
+          told = MonotonicNanoseconds();
           LOG(INFO) << "replaying the journal: at event " << event.number << ", " << replayed << " so far";
         }
         return true;
@@ -316,7 +320,7 @@ absl::Status Durability::Restore() {
   const uint64_t closed = shard.CloseCompleteRounds();
   RestoreMembers();
   replayed_ = recovered->replayed;
-  const double seconds = absl::ToDoubleSeconds(SteadyTime::Now() - start);
+  const double seconds = SecondsBetween(start, MonotonicNanoseconds());
   absl::MutexLock lock(&mutex_);
   restored_ = absl::StrFormat(
       "%s, %d events of the journal replayed, in %.2f s%s",
@@ -383,10 +387,7 @@ absl::Status Durability::NoteGoodEnd() {
   v1::RunDescription description = description_;
   SetMarks(true, &description);
   description.set_watched(false);
-  if (PrintText(description) == PrintText(description_)) return absl::OkStatus();
-  if (absl::Status written = WriteRunDescription(storage_.get(), description); !written.ok()) return written;
-  description_ = std::move(description);
-  return absl::OkStatus();
+  return Describe(std::move(description));
 }
 
 absl::Status Durability::status() const {
@@ -435,11 +436,11 @@ void Durability::RequestCheckpoint(std::function<void(absl::StatusOr<Written>)> 
   done(absl::UnavailableError("this server is shutting down"));
 }
 
-bool Durability::CheckpointIsDue(SteadyTime now) const {
+bool Durability::CheckpointIsDue() const {
   if (!begun()) return false;
   if (context_->shard.last_number() <= newest_number_) return false;
   const v1::DurabilitySpec& spec = job_.durability();
-  return now - attempted_ >= absl::Seconds(spec.checkpoint_seconds()) ||
+  return SecondsBetween(attempted_, MonotonicNanoseconds()) >= spec.checkpoint_seconds() ||
          journal_->figures().bytes - journal_bytes_then_ >= spec.checkpoint_journal_bytes();
 }
 
@@ -455,7 +456,7 @@ void Durability::Run() {
       mutex_.AwaitWithTimeout(absl::Condition(&wake), kLook);
       requests.swap(requests_);
       if (closing_ && requests.empty()) return;
-      due = CheckpointIsDue(SteadyTime::Now());
+      due = CheckpointIsDue();
       lead_changed = std::exchange(lead_changed_, false) && begun();
     }
     if (lead_changed) SaveLead();
@@ -472,7 +473,7 @@ void Durability::SaveLead() {
 }
 
 absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
-  const SteadyTime start = SteadyTime::Now();
+  const int64_t start = MonotonicNanoseconds();
   const Shard::Agreement* agreed = context_->shard.agreement();
   if (agreed == nullptr || !context_->shard.MissingSegments().empty()) {
     absl::MutexLock lock(&mutex_);
@@ -484,7 +485,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   const uint64_t journal_bytes = journal_->figures().bytes;
   Written written;
   auto committed = WriteFiles(*agreed, &written);
-  written.seconds = absl::ToDoubleSeconds(SteadyTime::Now() - start);
+  written.seconds = SecondsBetween(start, MonotonicNanoseconds());
   if (committed.ok()) NoteCheckpoint(number);
   absl::MutexLock lock(&mutex_);
   attempted_ = start;
@@ -495,7 +496,7 @@ absl::StatusOr<Durability::Written> Durability::WriteCheckpoint() {
   }
   ++checkpoints_;
   checkpoint_seconds_ = written.seconds;
-  written_at_ = SteadyTime::Now();
+  written_at_ = MonotonicNanoseconds();
   newest_ = written;
   newest_number_ = number;
   journal_bytes_then_ = journal_bytes;
@@ -567,7 +568,7 @@ void Durability::FillStatus(v1::StatusReply* reply) const {
   reply->set_state_directory(storage_->Describe(""));
   reply->set_journal(journal.ok() ? job_.durability().journal() : absl::StrCat("failed: ", journal.message()));
   reply->set_checkpoint_age_seconds(
-      written_at_ == SteadyTime::InfinitePast() ? -1 : absl::ToDoubleSeconds(SteadyTime::Now() - written_at_));
+      written_at_.has_value() ? SecondsBetween(*written_at_, MonotonicNanoseconds()) : -1);
   reply->set_checkpoint_step(newest_.step);
   reply->set_replayed_events(replayed_);
   reply->set_restored(restored_);
@@ -589,8 +590,7 @@ void Durability::UpdateMetrics(ServerMetrics* metrics) {
   metrics->checkpoint_duration_seconds->Set(checkpoint_seconds_);
   // Before the first one: since the start.
   metrics->checkpoint_age_seconds->Set(
-      written_at_ == SteadyTime::InfinitePast() ? SecondsBetween(context_->started, MonotonicNanoseconds())
-                                          : absl::ToDoubleSeconds(SteadyTime::Now() - written_at_));
+      SecondsBetween(written_at_.value_or(context_->started), MonotonicNanoseconds()));
 }
 
 absl::Status Durability::Finish() {

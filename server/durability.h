@@ -45,7 +45,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/core/steady_time.h"
 #include "common/storage/storage.h"
 #include "foreshard/v1/admin.pb.h"
 #include "foreshard/v1/job.pb.h"
@@ -143,6 +142,10 @@ class Durability final : public EventSink {
   // What the next start is to know should this one not end well: as long as nothing is recorded after what is on the disk
   // (`at_rest`), or from then on.
   void SetMarks(bool at_rest, v1::RunDescription* description) const;
+  // Whether what they say at rest is something else than while events come.
+  bool RestMatters(const v1::RunDescription& at_rest) const;
+  // Brings description_ and run.textproto up to this, where it says anything new.
+  absl::Status Describe(v1::RunDescription description) ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
   // A checkpoint has all events up to this number: where there are no later ones, nothing can be missing.
   void NoteCheckpoint(uint64_t number);
   // An event comes that is beyond what run.textproto says to be all.
@@ -154,7 +157,7 @@ class Durability final : public EventSink {
   bool begun() const { return begun_.load(std::memory_order_acquire); }
 
   void Run();
-  bool CheckpointIsDue(SteadyTime now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CheckpointIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SaveLead();
   // Of the thread, or when that has ended.
   absl::StatusOr<Written> WriteCheckpoint();
@@ -196,8 +199,9 @@ class Durability final : public EventSink {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool lead_changed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void(absl::StatusOr<Written>)>> requests_ ABSL_GUARDED_BY(mutex_);
-  SteadyTime attempted_ ABSL_GUARDED_BY(mutex_);   // the last checkpoint
-  SteadyTime written_at_ ABSL_GUARDED_BY(mutex_) = SteadyTime::InfinitePast();  // the newest that is safe
+  // Of MonotonicNanoseconds.
+  int64_t attempted_ ABSL_GUARDED_BY(mutex_);                  // the last checkpoint
+  std::optional<int64_t> written_at_ ABSL_GUARDED_BY(mutex_);  // the newest that is safe
   Written newest_ ABSL_GUARDED_BY(mutex_);
   uint64_t newest_number_ ABSL_GUARDED_BY(mutex_) = 0;  // last event when it was begun
   uint64_t journal_bytes_then_ ABSL_GUARDED_BY(mutex_) = 0;

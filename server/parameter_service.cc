@@ -154,11 +154,7 @@ absl::Status ParameterService::SayHello(const v1::HelloRequest& request, v1::Hel
   reply->set_server_incarnation(context_.incarnation);
   reply->set_state_id(context_.durability == nullptr ? context_.incarnation : context_.durability->state_id());
   reply->set_run_id(context_.durability == nullptr ? context_.incarnation : context_.durability->run_id());
-  if (context_.durability != nullptr) {
-    reply->set_common_run_id(context_.durability->common_run_id());
-  } else if (lead_ != nullptr) {
-    reply->set_common_run_id(context_.incarnation);
-  }
+  reply->set_common_run_id(CommonRunId(context_, lead_ != nullptr));
   reply->set_open_round(OpenRound(context_));
   for (const uint32_t segment : context_.shard.MissingSegments()) {
     reply->add_missing_segments(segment);
@@ -177,7 +173,7 @@ absl::Status ParameterService::CheckIncarnation(const v1::HelloRequest& request)
   }
   // A lead that was started once with a clock far ahead goes on from there. Who brings the run's id has it from
   // the lead that gives these incarnations.
-  const uint64_t run = context_.durability == nullptr ? 0 : context_.durability->common_run_id();
+  const uint64_t run = CommonRunId(context_, /*lead=*/false);
   const bool of_run = run != 0 && request.common_run_id() == run && request.incarnation() <= kHighestIncarnation;
   if (of_run || context_.MayBeGiven(request.incarnation())) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

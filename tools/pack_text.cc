@@ -277,10 +277,7 @@ class TextPacker {
   bool IsHeldOut(uint64_t number) const { return test_ != nullptr && (number + 1) % options_.held_out == 0; }
 
   absl::Status Append(TokenRecord* record, bool held_out) {
-    const SpecialTokens& special = vocabulary_.special();
-    record->words = static_cast<uint32_t>(std::count_if(record->tokens.begin(), record->tokens.end(), [&](uint32_t token) {
-      return token != special.first && token != special.separator;
-    }));
+    record->words = CountWords(record->tokens, vocabulary_.special());
     ++figures_.records;
     if (held_out) {
       ++figures_.held_out;

@@ -53,6 +53,16 @@ class LostStateTest : public DurabilityTest {
     EXPECT_TRUE(running.servers.Say(shard, running.servers.Hello(0, 5), &reply).ok());
     return reply;
   }
+  // Servers that two workers have brought first values.
+  std::unique_ptr<Running> Initialised(const v1::JobSpec& job, const std::string& folder) {
+    auto running = Start(job, folder);
+    for (uint32_t slot : {0, 1}) {
+      TestWorker worker(running->servers, slot, 5);
+      EXPECT_TRUE(worker.SayHello().ok());
+      worker.InitialiseAll();
+    }
+    return running;
+  }
   // A server with a push, and a skip as the last event.
   std::unique_ptr<Running> Trained(const v1::JobSpec& job, const std::string& name) {
     auto running = Start(job, Path(name));
@@ -178,12 +188,7 @@ TEST_F(LostStateTest, ACheckpointThatHasEverythingIsAGoodEnd) {
 
 TEST_F(LostStateTest, RoundsThatRestGoOnWhereverTheyAre) {
   const v1::JobSpec job = SynchronousJob({"servers.shards=2"});
-  auto running = Start(job, Path("state"));
-  for (uint32_t slot : {0, 1}) {
-    TestWorker worker(running->servers, slot, 5);
-    ASSERT_TRUE(worker.SayHello().ok());
-    worker.InitialiseAll();
-  }
+  const auto running = Initialised(job, Path("state"));
   for (uint32_t shard : {0, 1}) ASSERT_TRUE(Checkpoint(*running, shard).ok());
   const std::string copy = KilledNow("state");
   for (uint32_t shard : {0, 1}) {
@@ -270,12 +275,7 @@ TEST_F(LostStateTest, StateOfAProgramThatKnewNoBootIsTakenAsItWas) {
 
 TEST_F(LostStateTest, RoundsOfSeveralServersDoNotGoOnWhereAMachineWasLost) {
   const v1::JobSpec job = SynchronousJob({"servers.shards=2"});
-  auto running = Start(job, Path("state"));
-  for (uint32_t slot : {0, 1}) {
-    TestWorker worker(running->servers, slot, 5);
-    ASSERT_TRUE(worker.SayHello().ok());
-    worker.InitialiseAll();
-  }
+  const auto running = Initialised(job, Path("state"));
   const std::string copy = KilledNow("state");
   EXPECT_TRUE(ShardServer::Start({.job = job, .state_directory = copy + "/0"}).ok());
   OnAnotherMachine(copy + "/1");

@@ -42,6 +42,12 @@ std::string TokenShardHeader(const TokenIndex& index, uint32_t shard) {
 
 uint64_t TokenIndex::total() const { return std::accumulate(records.begin(), records.end(), uint64_t{0}); }
 
+uint32_t CountWords(const std::vector<uint32_t>& tokens, const SpecialTokens& special) {
+  return static_cast<uint32_t>(std::count_if(tokens.begin(), tokens.end(), [&](uint32_t token) {
+    return token != special.first && token != special.separator;
+  }));
+}
+
 std::string PrintTokenRecord(const TokenIndex& index, const TokenRecord& record) {
   ByteWriter writer;
   for (const uint64_t number : {uint64_t{record.tokens.size()}, uint64_t{record.second}, uint64_t{record.words},
@@ -218,10 +224,7 @@ absl::Status TokenRecords::Read(uint64_t record, TokenRecord* to) const {
     }
     to->tokens[i] = token;
   }
-  const SpecialTokens& special = vocabulary_.special();
-  const auto words = static_cast<uint32_t>(std::count_if(to->tokens.begin(), to->tokens.end(), [&](uint32_t token) {
-    return token != special.first && token != special.separator;
-  }));
+  const uint32_t words = CountWords(to->tokens, vocabulary_.special());
   if (words == 0 || words != to->words) {
     return absl::InvalidArgumentError(absl::StrCat(where(), " has ", words, " words and says ", to->words,
                                                    "; pack the text again"));

@@ -73,6 +73,8 @@ struct TokenIndex {
 // "tokens-00003.tokens", and what it begins with.
 std::string TokenShardName(uint32_t shard);
 std::string TokenShardHeader(const TokenIndex& index, uint32_t shard);
+// TokenRecord.words: those that are neither [CLS] nor [SEP].
+uint32_t CountWords(const std::vector<uint32_t>& tokens, const SpecialTokens& special);
 // A record's bytes; its tokens are at most index.sequence.
 std::string PrintTokenRecord(const TokenIndex& index, const TokenRecord& record);
 std::string PrintTokenIndex(const TokenIndex& index);
