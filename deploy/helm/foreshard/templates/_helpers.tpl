@@ -236,6 +236,11 @@ rules:
       - {type: DisruptionTarget, status: "True"}
 {{- end -}}
 
+{{- /* Of what cannot be changed of a Job, for its name. Takes (list $ pod retries). */ -}}
+{{- define "foreshard.jobChecksum" -}}
+{{- printf "%s %v %s" (index . 1) (index . 2) (include "foreshard.failurePolicy" (index . 0)) | sha256sum | trunc 8 -}}
+{{- end -}}
+
 {{- /* The pods of workers and of the evaluator. Takes (list $ component values). */ -}}
 {{- define "foreshard.workerPod" -}}
 {{- $root := index . 0 -}}
