@@ -74,6 +74,9 @@ class Durability final : public EventSink {
   // job or shard. UNAVAILABLE: another process has it. DATA_LOSS: it cannot be read.
   static absl::StatusOr<std::unique_ptr<Durability>> Open(const DurabilityOptions& options,
                                                           const v1::JobSpec& job);
+  // The same on a storage that is there, whatever options.folder says.
+  static absl::StatusOr<std::unique_ptr<Durability>> Open(const DurabilityOptions& options, const v1::JobSpec& job,
+                                                          std::unique_ptr<Storage> storage);
   ~Durability() override;
 
   // The lowest incarnation that this start may have.
