@@ -1,5 +1,4 @@
-// What a network on the GPU takes from NVIDIA's libraries: convolutions, batch norm and pooling
-// (cuDNN), matrix products (cuBLASLt). An interface, so that everything around it (memory,
+// What a network on the GPU takes from NVIDIA's libraries: convolutions and pooling (cuDNN), matrix products (cuBLASLt). An interface, so that everything around it (memory,
 // branches, graphs) also runs without a GPU, in the emulation with plain loops below it
 // (tests/kernels/cuda/plain_library.h).
 //
@@ -46,21 +45,6 @@ struct ConvolutionShape {
   std::string Text() const;
 };
 
-struct NormShape {
-  uint32_t examples = 0, positions = 0, channels = 0;
-  float epsilon = 0;
-};
-
-// Of one channel each, fp32.
-struct NormTraining {
-  const float* weight = nullptr;
-  const float* bias = nullptr;
-  float* mean = nullptr;               // of the batch
-  float* variance = nullptr;           // of the batch, unbiased
-  float* saved_mean = nullptr;         // for backward
-  float* saved_inverse = nullptr;      // 1 / sqrt(biased variance + epsilon), for backward
-};
-
 struct PoolShape {
   bool average = false;                // else the largest
   uint32_t examples = 0;
@@ -105,19 +89,6 @@ class LayerLibrary {
                                                  const void* dy, bool accumulate, void* dw,
                                                  const Workspace& workspace,
                                                  NativeStream stream) = 0;
-
-  virtual absl::Status NormForwardTraining(const NormShape& shape, const void* x,
-                                           const NormTraining& norm, void* y,
-                                           NativeStream stream) = 0;
-  virtual absl::Status NormForwardInference(const NormShape& shape, const void* x,
-                                            const float* weight, const float* bias,
-                                            const float* mean, const float* variance, void* y,
-                                            NativeStream stream) = 0;
-  // `norm` as forward left it; `accumulate` adds to the gradients of weight and bias.
-  virtual absl::Status NormBackward(const NormShape& shape, const void* x, const void* dy,
-                                    const NormTraining& norm, bool accumulate, void* dx,
-                                    float* weight_gradient, float* bias_gradient,
-                                    NativeStream stream) = 0;
 
   virtual absl::Status PoolForward(const PoolShape& shape, const void* x, void* y,
                                    NativeStream stream) = 0;

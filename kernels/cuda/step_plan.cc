@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/step_builder.h"
 #include "kernels/cuda/step_shapes.h"
 #include "kernels/cuda/text_steps.h"
@@ -100,7 +101,7 @@ class Builder : public StepBuilder {
     Weight weight, bias;
     std::vector<Held> copies;  // of weight and bias, until backward is done
     Region norm_results;       // mean, variance: a run of channels each
-    Held norm_memory;          // saved mean, saved inverse: the same
+    Held norm_inverse;         // one more, until backward is done
   };
 
   // Whether backward of a layer reads its input, or its output.
@@ -217,8 +218,7 @@ class Builder : public StepBuilder {
     if (const auto* conv = std::get_if<Convolution>(&layer)) {
       ForwardConvolution(*conv, i, *x, *y, relu);
     } else if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
-      ForwardNorm(*norm, i, *x, *y);
-      if (relu) AddRelu(n, *y, *y);
+      ForwardNorm(*norm, i, *x, *y, relu);
     } else if (const auto* dense = std::get_if<Dense>(&layer)) {
       ForwardDense(*dense, i, *x, *y, relu, MakesLogits(i));
     } else if (std::holds_alternative<AddFrom>(layer)) {
@@ -282,61 +282,44 @@ class Builder : public StepBuilder {
   }
 
   static NormTraining NormAt(const Bindings& b, const BatchNorm& layer, const Region& results,
-                             const Region& memory, uint64_t run) {
+                             const Region& inverse) {
     float* const mean = At<float>(b, results);
-    float* const saved = At<float>(b, memory);
-    return {b.vector + layer.weight, b.vector + layer.bias, mean, mean + run, saved, saved + run};
-  }
-  static uint64_t NormRun(uint32_t channels) {
-    return (channels + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+    return {b.vector + layer.weight, b.vector + layer.bias, mean, mean + results.bytes / (2 * sizeof(float)),
+            At<float>(b, inverse)};
   }
 
-  // Of all batch norms, side by side, zeroed before forward: cuDNN's mean is the new one plus 0
-  // times what lies there, and what is no number would stay.
+  // Of all batch norms: read when forward is over, so not given back.
   void TakeNormResults() {
-    uint64_t bytes = 0;
     for (size_t i = 0; i < layers_.size(); ++i) {
       if (!std::holds_alternative<BatchNorm>(spec_.layers[i])) continue;
-      layers_[i].norm_results = {bytes, 2 * NormRun(shapes_[i].channels) * sizeof(float)};
-      bytes += layers_[i].norm_results.bytes;
+      layers_[i].norm_results = arena_.Take(2 * uint64_t{shapes_[i].channels} * sizeof(float));
     }
-    if (bytes == 0) return;
-    const Region all = arena_.Take(bytes);
-    for (LayerState& layer : layers_) layer.norm_results.offset += all.offset;
-    Add([all](const Bindings& b, NativeStream stream) {
-      return FillZero(At(b, all), all.bytes, stream);
-    });
   }
 
-  void ForwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& y) {
+  void ForwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& y, bool relu) {
     const NormShape shape = ShapeOf(layer, Shapes(i));
     for (const uint64_t tensor : {layer.weight, layer.bias}) AwaitTensor(tensor, shape.channels);
     if (!training_) {
       for (const uint64_t tensor : {layer.mean, layer.variance}) AwaitTensor(tensor, shape.channels);
-      Add([layer, shape, library = &library_, x, y](const Bindings& b, NativeStream stream) {
-        return library->NormForwardInference(shape, At(b, x), b.vector + layer.weight,
-                                             b.vector + layer.bias, b.vector + layer.mean,
-                                             b.vector + layer.variance, At(b, y), stream);
+      Add([layer, shape, relu, storage = storage_, x, y](const Bindings& b, NativeStream stream) {
+        return NormForwardInference(storage, shape, At(b, x), b.vector + layer.weight, b.vector + layer.bias,
+                                    b.vector + layer.mean, b.vector + layer.variance, relu, At(b, y), stream);
       });
       return;
     }
-    const uint64_t run = NormRun(shape.channels);
-    layers_[i].norm_memory = TakeBytes(2 * run * sizeof(float));
-    const Region results = layers_[i].norm_results;
-    const Region memory = *layers_[i].norm_memory;
-    Add([layer, shape, run, results, memory, library = &library_, x, y](const Bindings& b,
-                                                                        NativeStream stream) {
-      return library->NormForwardTraining(shape, At(b, x), NormAt(b, layer, results, memory, run),
-                                          At(b, y), stream);
+    layers_[i].norm_inverse = TakeBytes(shape.channels * sizeof(float));
+    const Held scratch = TakeBytes(NormScratch(shape));
+    const auto norm = [layer, results = layers_[i].norm_results, inverse = *layers_[i].norm_inverse](
+                          const Bindings& b) { return NormAt(b, layer, results, inverse); };
+    Add([norm, shape, relu, storage = storage_, scratch = *scratch, x, y](const Bindings& b, NativeStream stream) {
+      return NormForwardTraining(storage, shape, At(b, x), norm(b), relu, At(b, y), At<float>(b, scratch), stream);
     });
-    plan_.statistics.push_back([layer, shape, run, results, memory, scalars = plan_.scalars,
-                                begin = spec_.trainable_elements](const Bindings& b,
-                                                                  NativeStream stream) {
-      const NormTraining norm = NormAt(b, layer, results, memory, run);
+    plan_.statistics.push_back([norm, layer, shape, scalars = plan_.scalars, begin = spec_.trainable_elements](
+                                   const Bindings& b, NativeStream stream) {
       return WriteStatistics({.channels = shape.channels,
-                              .values = uint64_t{shape.examples} * shape.positions,
-                              .mean = norm.mean,
-                              .variance = norm.variance,
+                              .values = shape.rows,
+                              .mean = norm(b).mean,
+                              .variance = norm(b).variance,
                               .scalars = At<StepScalars>(b, scalars),
                               .accumulate = b.accumulate,
                               .to_mean = b.statistics + (layer.mean - begin),
@@ -418,7 +401,8 @@ class Builder : public StepBuilder {
     Held dy = std::exchange(gradients_[output], nullptr);
     if (dy == nullptr) return;  // nothing before it is trained
     const uint64_t n = Elements(shapes_[i]);
-    if (relu) dy = Masked(n, *values_[output], dy);
+    // A batch norm's own backward knows where its output was above 0.
+    if (relu && !std::holds_alternative<BatchNorm>(layer)) dy = Masked(n, *values_[output], dy);
     const bool wanted = wiring_.needs_gradient(input);
     if (std::holds_alternative<AddFrom>(layer)) {
       AddGradient(wiring_.other(i), dy);
@@ -435,7 +419,7 @@ class Builder : public StepBuilder {
       } else if (const auto* conv = std::get_if<Convolution>(&layer)) {
         BackwardConvolution(*conv, i, x, *dy, dx);
       } else if (const auto* norm = std::get_if<BatchNorm>(&layer)) {
-        BackwardNorm(*norm, i, x, *dy, dx);
+        BackwardNorm(*norm, i, x, *dy, dx, relu);
       } else if (const auto* dense = std::get_if<Dense>(&layer)) {
         BackwardDense(*dense, i, x, *dy, dx);
       } else if (wanted) {
@@ -466,7 +450,7 @@ class Builder : public StepBuilder {
     const Layer& layer = spec_.layers[i];
     const bool dropout = std::holds_alternative<Dropout>(layer);
     if (dropout && !text_.Drops(i)) return dy;
-    if (TextSteps::InPlace(layer) && dy.use_count() == 1) return dy;
+    if ((TextSteps::InPlace(layer) || std::holds_alternative<BatchNorm>(layer)) && dy.use_count() == 1) return dy;
     return Take(Elements(InputShape(i)));
   }
 
@@ -502,8 +486,7 @@ class Builder : public StepBuilder {
     });
     if (!direct) AddLoad(weight.elements, *scratch, layer.weight);
     if (layer.bias != kNoTensor) {
-      AddBiasGradient(uint64_t{examples_} * shape.out_height * shape.out_width, shape.filters, dy,
-                      layer.bias);
+      AddBiasGradient(uint64_t{examples_} * shape.out_height * shape.out_width, shape.filters, dy, layer.bias);
     }
     if (dx == nullptr) return;
     Add([shape, dy, weight, to = *dx, workspace = workspace_, bytes = workspace_bytes_,
@@ -513,33 +496,30 @@ class Builder : public StepBuilder {
     });
   }
 
+  // In two steps, where the rows of one would be too many for a thread block.
   void AddBiasGradient(uint64_t rows, uint32_t channels, const Region& dy, uint64_t offset) {
-    Add([=, storage = storage_](const Bindings& b, NativeStream stream) {
-      return BiasGradient(storage, rows, channels, At(b, dy), b.accumulate, b.gradient + offset,
-                          stream);
-    });
-  }
-
-  // A bias's gradient in two steps, where the rows of one would be too many for a thread block.
-  void AddRowSums(uint32_t rows, uint32_t channels, const Region& dy, uint64_t offset) {
-    const Held scratch = TakeBytes(RowSumsScratch(rows, channels));
+    if (rows <= kManyRows) {
+      Add([=, storage = storage_](const Bindings& b, NativeStream stream) {
+        return BiasGradient(storage, rows, channels, At(b, dy), b.accumulate, b.gradient + offset, stream);
+      });
+      return;
+    }
+    const Held scratch = TakeBytes(RowSumsScratch(static_cast<uint32_t>(rows), channels));
     Add([=, storage = storage_, scratch = *scratch](const Bindings& b, NativeStream stream) {
-      return RowSums(storage, rows, channels, At(b, dy), b.accumulate, b.gradient + offset,
+      return RowSums(storage, static_cast<uint32_t>(rows), channels, At(b, dy), b.accumulate, b.gradient + offset,
                      At<float>(b, scratch), stream);
     });
   }
 
-  void BackwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& dy,
-                    const Held& dx) {
+  void BackwardNorm(const BatchNorm& layer, size_t i, const Region& x, const Region& dy, const Held& dx, bool relu) {
     const NormShape shape = ShapeOf(layer, Shapes(i));
-    // The library makes the input's gradient along with the others.
-    const Held unwanted = dx == nullptr ? Take(Elements(InputShape(i))) : nullptr;
-    Add([layer, shape, x, dy, run = NormRun(shape.channels), results = layers_[i].norm_results,
-         memory = *layers_[i].norm_memory, to = dx == nullptr ? *unwanted : *dx,
-         library = &library_](const Bindings& b, NativeStream stream) {
-      return library->NormBackward(shape, At(b, x), At(b, dy),
-                                   NormAt(b, layer, results, memory, run), b.accumulate, At(b, to),
-                                   b.gradient + layer.weight, b.gradient + layer.bias, stream);
+    const Held scratch = TakeBytes(NormScratch(shape));
+    Add([layer, shape, relu, storage = storage_, x, dy, results = layers_[i].norm_results,
+         inverse = *layers_[i].norm_inverse, scratch = *scratch, wanted = dx != nullptr,
+         to = dx == nullptr ? Region{} : *dx](const Bindings& b, NativeStream stream) {
+      return NormBackward(storage, shape, At(b, x), At(b, dy), NormAt(b, layer, results, inverse), relu, b.accumulate,
+                          wanted ? At(b, to) : nullptr, b.gradient + layer.weight, b.gradient + layer.bias,
+                          At<float>(b, scratch), stream);
     });
   }
 
@@ -564,11 +544,7 @@ class Builder : public StepBuilder {
                         stream);
       });
     }
-    if (layer.bias != kNoTensor && shape.rows > kManyRows) {
-      AddRowSums(shape.rows, shape.units, dy, layer.bias);
-    } else if (layer.bias != kNoTensor) {
-      AddBiasGradient(shape.rows, shape.units, dy, layer.bias);
-    }
+    if (layer.bias != kNoTensor) AddBiasGradient(shape.rows, shape.units, dy, layer.bias);
     if (dx == nullptr) return;
     Add([shape, dy, weight = layers_[i].weight, to = *dx, workspace = workspace_,
          bytes = workspace_bytes_, library = &library_](const Bindings& b, NativeStream stream) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/activations.h"
+#include "kernels/cuda/batch_norm.h"
 #include "kernels/cuda/layer_library.h"
 #include "kernels/device.h"
 #include "kernels/text_layers.h"
@@ -21,7 +22,7 @@ inline ConvolutionShape ShapeOf(const Convolution& layer, const LayerShapes& s) 
 }
 
 inline NormShape ShapeOf(const BatchNorm& layer, const LayerShapes& s) {
-  return {s.examples, s.in.height * s.in.width, s.in.channels, layer.epsilon};
+  return {uint64_t{s.examples} * s.in.height * s.in.width, s.in.channels, layer.epsilon};
 }
 
 inline DenseShape ShapeOf(const Dense& layer, const LayerShapes& s) {

@@ -38,9 +38,6 @@ namespace foreshard::kernels::cuda {
   X(cudnnConvolutionForward)                   \
   X(cudnnConvolutionBackwardData)              \
   X(cudnnConvolutionBackwardFilter)            \
-  X(cudnnBatchNormalizationForwardTraining)    \
-  X(cudnnBatchNormalizationForwardInference)   \
-  X(cudnnBatchNormalizationBackward)           \
   X(cudnnCreatePoolingDescriptor)              \
   X(cudnnDestroyPoolingDescriptor)             \
   X(cudnnSetPooling2dDescriptor)               \

@@ -131,53 +131,6 @@ class NvidiaLibrary final : public LayerLibrary {
     return convolutions_->BackwardFilter(shape, x, dy, accumulate, dw, workspace);
   }
 
-  absl::Status NormForwardTraining(const NormShape& shape, const void* x, const NormTraining& norm,
-                                   void* y, NativeStream stream) override {
-    if (const absl::Status set = Use(stream); !set.ok()) return set;
-    const Tensor data(cudnn_, Type(), shape.examples, shape.positions, 1, shape.channels);
-    const Tensor channels(cudnn_, CUDNN_DATA_FLOAT, 1, 1, 1, shape.channels);
-    cudnnStatus_t status = First(data.status(), channels.status());
-    if (status == CUDNN_STATUS_SUCCESS) {
-      // A factor of 1 gives the batch's own mean and unbiased variance.
-      status = cudnn_.cudnnBatchNormalizationForwardTraining(
-          cudnn_handle_, CUDNN_BATCHNORM_SPATIAL, &kOne, &kZero, data.get(), x, data.get(), y,
-          channels.get(), norm.weight, norm.bias, 1.0, norm.mean, norm.variance,
-          double{shape.epsilon}, norm.saved_mean, norm.saved_inverse);
-    }
-    return Done(status, "batch norm", shape);
-  }
-  absl::Status NormForwardInference(const NormShape& shape, const void* x, const float* weight,
-                                    const float* bias, const float* mean, const float* variance,
-                                    void* y, NativeStream stream) override {
-    if (const absl::Status set = Use(stream); !set.ok()) return set;
-    const Tensor data(cudnn_, Type(), shape.examples, shape.positions, 1, shape.channels);
-    const Tensor channels(cudnn_, CUDNN_DATA_FLOAT, 1, 1, 1, shape.channels);
-    cudnnStatus_t status = First(data.status(), channels.status());
-    if (status == CUDNN_STATUS_SUCCESS) {
-      status = cudnn_.cudnnBatchNormalizationForwardInference(
-          cudnn_handle_, CUDNN_BATCHNORM_SPATIAL, &kOne, &kZero, data.get(), x, data.get(), y,
-          channels.get(), weight, bias, mean, variance, double{shape.epsilon});
-    }
-    return Done(status, "batch norm in inference", shape);
-  }
-  absl::Status NormBackward(const NormShape& shape, const void* x, const void* dy,
-                            const NormTraining& norm, bool accumulate, void* dx,
-                            float* weight_gradient, float* bias_gradient,
-                            NativeStream stream) override {
-    if (const absl::Status set = Use(stream); !set.ok()) return set;
-    const Tensor data(cudnn_, Type(), shape.examples, shape.positions, 1, shape.channels);
-    const Tensor channels(cudnn_, CUDNN_DATA_FLOAT, 1, 1, 1, shape.channels);
-    cudnnStatus_t status = First(data.status(), channels.status());
-    if (status == CUDNN_STATUS_SUCCESS) {
-      status = cudnn_.cudnnBatchNormalizationBackward(
-          cudnn_handle_, CUDNN_BATCHNORM_SPATIAL, &kOne, &kZero, &kOne,
-          accumulate ? &kOne : &kZero, data.get(), x, data.get(), dy, data.get(), dx,
-          channels.get(), norm.weight, weight_gradient, bias_gradient, double{shape.epsilon},
-          norm.saved_mean, norm.saved_inverse);
-    }
-    return Done(status, "batch norm's gradient", shape);
-  }
-
   absl::Status PoolForward(const PoolShape& shape, const void* x, void* y,
                            NativeStream stream) override {
     if (const absl::Status set = Use(stream); !set.ok()) return set;
@@ -266,13 +219,6 @@ class NvidiaLibrary final : public LayerLibrary {
     return CudnnStatus(cudnn_, cudnn_.cudnnSetStream(cudnn_handle_, stream),
                        "giving cuDNN a stream");
   }
-  absl::Status Done(cudnnStatus_t status, const char* what, const NormShape& shape) const {
-    if (status == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
-    return CudnnStatus(cudnn_, status,
-                       absl::StrCat(what, " of ", shape.examples, " x ", shape.positions, " x ",
-                                    shape.channels));
-  }
-
   const CudnnFunctions cudnn_;
   const CublasLtFunctions blas_;
   const Precision precision_;

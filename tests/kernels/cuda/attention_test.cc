@@ -7,24 +7,13 @@
 #include "common/core/random.h"
 #include "kernels/philox.h"
 #include "tests/kernels/cuda/on_device.h"
+#include "tests/kernels/cuda/stored_values.h"
 #if defined(FORESHARD_CUDA_EMULATION)
 #include "kernels/cuda/tile_products.h"
 #endif
 
 namespace foreshard::kernels::cuda {
 namespace {
-
-uint16_t Bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float FromBf16(uint16_t stored) {
-  const uint32_t bits = uint32_t{stored} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 struct Case {
   uint32_t examples, positions, heads, channels;  // of a head

@@ -24,6 +24,8 @@ class PlainLibrary final : public LayerLibrary {
   bool rounds_products() const override { return false; }
   // The pass that there is no algorithm for.
   void Refuse(ConvolutionPass pass) { refused_ = static_cast<int>(pass); }
+  // As a library may that is being captured.
+  void RefuseForwardCall(uint64_t number) { refused_call_ = number; }
   // Of every convolution that is asked about from now on.
   void SetWorkspace(uint64_t bytes) { workspace_bytes_ = bytes; }
 
@@ -34,6 +36,7 @@ class PlainLibrary final : public LayerLibrary {
   }
   absl::Status ConvolutionForward(const ConvolutionShape& s, const void* x, const void* w, void* y,
                                   const Workspace& workspace, NativeStream stream) override {
+    if (++forward_calls_ == refused_call_) return absl::InternalError("not while a stream is captured");
     return Later(stream, workspace, [=, this] {
       std::vector<float> sums(uint64_t{s.examples} * s.out_height * s.out_width * s.filters);
       Taps(s, [&](uint64_t in, uint64_t filter, uint64_t out) { sums[out] += Load(x, in) * Load(w, filter); });
@@ -57,65 +60,6 @@ class PlainLibrary final : public LayerLibrary {
       Taps(s, [&](uint64_t in, uint64_t filter, uint64_t out) { sums[filter] += Load(x, in) * Load(dy, out); });
       for (uint64_t i = 0; i < sums.size(); ++i) {
         Store(dw, i, accumulate ? Load(dw, i) + sums[i] : sums[i]);
-      }
-    });
-  }
-
-  absl::Status NormForwardTraining(const NormShape& s, const void* x, const NormTraining& norm,
-                                   void* y, NativeStream stream) override {
-    return Later(stream, {}, [=, this] {
-      const uint64_t n = uint64_t{s.examples} * s.positions;
-      for (uint64_t c = 0; c < s.channels; ++c) {
-        double mean = 0, squares = 0;
-        for (uint64_t i = 0; i < n; ++i) mean += Load(x, i * s.channels + c) / double(n);
-        for (uint64_t i = 0; i < n; ++i) squares += std::pow(Load(x, i * s.channels + c) - mean, 2);
-        const double inverse = 1 / std::sqrt(squares / double(n) + s.epsilon);
-        norm.saved_mean[c] = float(mean);
-        // As cuDNN says that it does with a factor of 1: what was there is multiplied by 0.
-        norm.mean[c] = 0 * norm.mean[c] + float(mean);
-        // And might: no number where there is one value.
-        norm.variance[c] = 0 * norm.variance[c] + float(squares / double(n - 1));
-        norm.saved_inverse[c] = float(inverse);
-        for (uint64_t i = 0; i < n; ++i) {
-          const double z = (Load(x, i * s.channels + c) - mean) * inverse;
-          Store(y, i * s.channels + c, float(norm.weight[c] * z + norm.bias[c]));
-        }
-      }
-    });
-  }
-  absl::Status NormForwardInference(const NormShape& s, const void* x, const float* weight,
-                                    const float* bias, const float* mean, const float* variance,
-                                    void* y, NativeStream stream) override {
-    return Later(stream, {}, [=, this] {
-      for (uint64_t i = 0; i < uint64_t{s.examples} * s.positions * s.channels; ++i) {
-        const uint64_t c = i % s.channels;
-        const double z = (Load(x, i) - mean[c]) / std::sqrt(double(variance[c]) + s.epsilon);
-        Store(y, i, float(weight[c] * z + bias[c]));
-      }
-    });
-  }
-  absl::Status NormBackward(const NormShape& s, const void* x, const void* dy,
-                            const NormTraining& norm, bool accumulate, void* dx,
-                            float* weight_gradient, float* bias_gradient,
-                            NativeStream stream) override {
-    return Later(stream, {}, [=, this] {
-      const uint64_t n = uint64_t{s.examples} * s.positions;
-      for (uint64_t c = 0; c < s.channels; ++c) {
-        const double mean = norm.saved_mean[c], inverse = norm.saved_inverse[c];
-        double sum = 0, product = 0;
-        for (uint64_t i = 0; i < n; ++i) {
-          const double d = Load(dy, i * s.channels + c);
-          sum += d;
-          product += d * (Load(x, i * s.channels + c) - mean) * inverse;
-        }
-        for (uint64_t i = 0; i < n; ++i) {
-          const uint64_t at = i * s.channels + c;
-          const double z = (Load(x, at) - mean) * inverse;
-          const double d = Load(dy, at) - sum / double(n) - z * product / double(n);
-          Store(dx, at, float(norm.weight[c] * inverse * d));
-        }
-        weight_gradient[c] = float((accumulate ? weight_gradient[c] : 0) + product);
-        bias_gradient[c] = float((accumulate ? bias_gradient[c] : 0) + sum);
       }
     });
   }
@@ -269,6 +213,7 @@ class PlainLibrary final : public LayerLibrary {
   const Storage storage_;
   const std::string description_ = "plain loops";
   int refused_ = -1;
+  uint64_t forward_calls_ = 0, refused_call_ = 0;
   uint64_t workspace_bytes_ = 1024;
 };
 

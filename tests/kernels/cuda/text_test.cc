@@ -10,6 +10,7 @@
 #include "kernels/cuda/text_batch.h"
 #include "kernels/philox.h"
 #include "tests/kernels/cuda/on_device.h"
+#include "tests/kernels/cuda/stored_values.h"
 
 namespace foreshard::kernels::cuda {
 namespace {
@@ -22,60 +23,13 @@ std::vector<float> Normal(uint64_t n, uint64_t stream, float scale = 1) {
   return values;
 }
 
-uint16_t Bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float FromBf16(uint16_t stored) {
-  const uint32_t bits = uint32_t{stored} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-std::vector<uint16_t> ToBf16(const std::vector<float>& values) {
-  std::vector<uint16_t> stored;
-  for (float value : values) stored.push_back(Bf16(value));
-  return stored;
-}
-
-// Values as a storage holds them, on the device.
-class Stored {
- public:
-  Stored(Storage storage, const std::vector<float>& values)
-      : storage_(storage), whole_(Upload(values)), half_(Upload(ToBf16(values))) {}
-  void* data() const { return storage_ == Storage::kFp32 ? static_cast<void*>(whole_.data()) : half_.data(); }
-  std::vector<float> Download() const {
-    if (storage_ == Storage::kFp32) return whole_.Download();
-    std::vector<float> values;
-    for (uint16_t value : half_.Download()) values.push_back(FromBf16(value));
-    return values;
-  }
-
- private:
-  Storage storage_;
-  Uploaded<float> whole_;
-  Uploaded<uint16_t> half_;
-};
-
-// What a storage makes of the values.
-std::vector<float> Rounded(Storage storage, std::vector<float> values) {
-  if (storage == Storage::kBf16) {
-    for (float& value : values) value = FromBf16(Bf16(value));
-  }
-  return values;
-}
-constexpr Storage kStorages[] = {Storage::kFp32, Storage::kBf16};
-// Of a value that is rounded once.
-double RoundingOf(Storage storage) { return storage == Storage::kBf16 ? 1.0 / 256 : 0; }
-
 TEST_F(CudaTextTest, DropsWhatTheNumbersSay) {
   const std::vector<uint64_t> keys = {1, 0x123456789abcdefull, ~uint64_t{0}};
   for (const uint64_t elements : {1u, 63u, 64u, 200u}) {
     for (const Storage storage : kStorages) {
       const std::vector<float> values = Rounded(storage, Normal(3 * elements, elements));
       for (const uint32_t drops : {0u, 1u}) {
-        const Stored from(storage, values), to(storage, std::vector<float>(values.size(), 7));
+        const StoredValues from(storage, values), to(storage, std::vector<float>(values.size(), 7));
         const auto device_keys = Upload(keys);
         const auto scalars = Upload(std::vector<StepScalars>{{.drops = drops}});
         ASSERT_EQ(ApplyDropout(storage, 3, elements, {0.25f, 11, device_keys.data(), scalars.data()}, from.data(),
@@ -132,7 +86,7 @@ TEST_F(CudaTextTest, LayerNormOfManyRows) {
     const std::vector<float> x = Rounded(storage, Normal(rows * channels, 1, 2)), dy = Rounded(storage, Normal(rows * channels, 2));
     const std::vector<float> weight = Normal(channels, 3), bias = Normal(channels, 4), before = Normal(channels, 5);
     const LayerNormShape shape = {rows, channels, 1e-12f};
-    const Stored from(storage, x), out(storage, x), d(storage, dy);
+    const StoredValues from(storage, x), out(storage, x), d(storage, dy);
     const auto w = Upload(weight), b = Upload(bias);
     const double rounding = RoundingOf(storage);
     const auto saved = Upload(std::vector<float>(2 * rows));
@@ -187,7 +141,7 @@ TEST_F(CudaTextTest, EmbeddingsAreSumsOfThreeRows) {
                                segment = Normal(2 * channels, 3);
       const auto t = Upload(token), p = Upload(position), s = Upload(segment);
       const auto names = Upload(tokens), parts = Upload(segments);
-      const Stored y(storage, std::vector<float>(tokens.size() * channels, 9));
+      const StoredValues y(storage, std::vector<float>(tokens.size() * channels, 9));
       const EmbeddingArguments arguments = {.storage = storage,
                                             .examples = kExamples,
                                             .positions = kPositions,
@@ -227,7 +181,7 @@ TEST_F(CudaTextTest, GradientsOfTablesAreSumsOverTheBatch) {
     const ThreadOrder scoped(turn / 2);
     const Storage storage = kStorages[turn % 2];
     const std::vector<float> dy = Rounded(storage, Normal(kRows * kChannels, 1));
-    const Stored gradient(storage, dy);
+    const StoredValues gradient(storage, dy);
     const std::vector<float> before = Normal((kPositions + 2) * kChannels, 2);
     const auto token = Upload(std::vector<float>(before.begin(), before.begin() + kTokens * kChannels));
     const auto position = Upload(before), segment = Upload(std::vector<float>(2 * kChannels, 9));
@@ -335,7 +289,7 @@ TEST_F(CudaTextTest, PositionsNamedTwiceAddUp) {
   named.at = names.data();
   for (const Storage storage : kStorages) {
     const std::vector<float> dy = Rounded(storage, Normal(2 * 4 * 3, 1));
-    const Stored from(storage, dy), to(storage, std::vector<float>(2 * 5 * 3, 9));
+    const StoredValues from(storage, dy), to(storage, std::vector<float>(2 * 5 * 3, 9));
     ASSERT_EQ(SelectGradient(storage, named, from.data(), to.data(), nullptr), absl::OkStatus());
     std::vector<float> wanted(2 * 5 * 3);
     for (uint64_t row = 0; row < at.size(); ++row)
@@ -351,7 +305,7 @@ TEST_F(CudaTextTest, PositionsAreCopiedAsTheyAre) {
     for (const Storage storage : kStorages) {
       const std::vector<float> x = Rounded(storage, Normal(2 * 5 * channels, 1));
       SelectShape shape = {.examples = 2, .positions = 5, .channels = channels, .count = 4, .at = names.data()};
-      const Stored from(storage, x), to(storage, std::vector<float>(2 * 4 * channels, 9));
+      const StoredValues from(storage, x), to(storage, std::vector<float>(2 * 4 * channels, 9));
       ASSERT_EQ(SelectForward(storage, shape, from.data(), to.data(), nullptr), absl::OkStatus());
       std::vector<float> wanted;
       for (uint64_t row = 0; row < at.size(); ++row) {
