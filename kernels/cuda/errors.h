@@ -10,7 +10,7 @@
 namespace foreshard::kernels::cuda {
 
 // What a call that was to do `what` came to: Ok; UNAVAILABLE where there is no device, or it
-// is lost; RESOURCE_EXHAUSTED without memory, both marked (device_failure.h); INTERNAL otherwise.
+// is lost to this process; RESOURCE_EXHAUSTED without memory, both marked (device_failure.h); INTERNAL otherwise.
 inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();  // it is reported here; later calls start clean
@@ -41,6 +41,15 @@ inline absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorMpsClientTerminated:
     case cudaErrorExternalDevice:
+    // It is there, and this process can do nothing with it any more.
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
     case cudaErrorUnknown: return DeviceFailure(absl::UnavailableError(text));
     default: return absl::InternalError(text);
   }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/network.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -158,11 +159,22 @@ absl::Status CudaNetwork::RunPiece(Mode& mode, Part part, size_t piece, const Bi
     captured.ran = given.ok();
     return given;
   }
+  if (captured.uncapturable) return GivePiece(mode, part, piece, bindings, stream_);
   if (!captured.captured) {
     auto graph = Graph::Capture(stream_, [&](NativeStream stream) {
       return GivePiece(mode, part, piece, bindings, stream);
     });
-    if (!graph.ok()) return graph.status();
+    if (IsDeviceFailure(graph.status())) return graph.status();
+    if (!graph.ok()) {
+      // A library may refuse it; the step is as right without, and only costs the host more.
+      captured.uncapturable = true;
+      ++figures_.refused_captures;
+      if (figures_.refused_captures == 1) {
+        std::fprintf(stderr, "a step is given to the GPU call by call, since it cannot be captured as a graph: %s\n",
+                     graph.status().ToString().c_str());
+      }
+      return GivePiece(mode, part, piece, bindings, stream_);
+    }
     captured.graph = *std::move(graph);
     captured.captured = true;
     ++figures_.captures;

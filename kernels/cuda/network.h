@@ -27,6 +27,7 @@ struct NetworkFigures {
   uint64_t arena_bytes = 0;
   uint64_t captures = 0;  // graphs made so far
   uint64_t launches = 0;  // of graphs
+  uint64_t refused_captures = 0;
 };
 
 class CudaNetwork final : public Network {
@@ -59,6 +60,7 @@ class CudaNetwork final : public Network {
     bool ran = false;  // as it is; the next time it is captured
     Graph graph;
     bool captured = false;
+    bool uncapturable = false;  // a library refused: given call by call
     uint64_t last_used = 0;
   };
   struct Mode {

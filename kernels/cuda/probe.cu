@@ -4,6 +4,17 @@
 
 namespace foreshard::kernels {
 
+namespace {
+__global__ void Nothing() {}
+}  // namespace
+
+int CompiledFor() {
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, Nothing) == cudaSuccess) return attributes.ptxVersion;
+  cudaGetLastError();
+  return 0;
+}
+
 std::string CudaVersionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

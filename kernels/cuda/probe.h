@@ -40,6 +40,10 @@ inline absl::Status CheckGpu(const CudaProbe& probe, int number) {
                                                  gpus == 1 ? "" : "s", " (counted from 0)"));
 }
 
+// 75 where this thread's device runs code that was compiled for compute capability 7.5, from its intermediate
+// form too; 0: unknown.
+int CompiledFor();
+
 // "13.0" from 13000.
 std::string CudaVersionText(int version);
 

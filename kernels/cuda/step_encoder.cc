@@ -160,6 +160,7 @@ absl::StatusOr<absl::Span<const uint8_t>> CudaStepEncoder::Bytes(size_t segment)
 }
 
 absl::Status CudaStepEncoder::ReadMomentum(size_t segment, float* momentum) {
+  if (const absl::Status used = UseDevice(vectors_.device); !used.ok()) return used;
   const Segment& here = segments_[segment];
   const absl::Status status = CopyToHost(momentum, momentum_.data() + here.begin,
                                          here.elements * sizeof(float), computing_);

@@ -43,24 +43,31 @@ void TextFiller::Fill(const TextLayout& layout, const TextView& text, bool with_
   copy(layout.lengths, text.lengths, layout.examples);
   copy(layout.target_positions, with_targets ? text.target_positions : nullptr, wanted);
   copy(layout.target_tokens, with_targets ? text.targets : nullptr, wanted);
-  Sort(layout, text.tokens, reinterpret_cast<uint32_t*>(to + layout.order),
+  Sort(layout, text, reinterpret_cast<uint32_t*>(to + layout.order),
        reinterpret_cast<uint32_t*>(to + layout.starts));
 }
 
-// By counting, which keeps the order among equals.
-void TextFiller::Sort(const TextLayout& layout, const int32_t* tokens, uint32_t* order,
-                      uint32_t* starts) {
-  const uint32_t rows = layout.examples * layout.positions;
+// By counting, which keeps the order among equals. Padding has no gradient, and all of it one token.
+void TextFiller::Sort(const TextLayout& layout, const TextView& text, uint32_t* order, uint32_t* starts) {
   std::fill(counts_.begin(), counts_.end(), 0);
-  for (uint32_t row = 0; row < rows; ++row) ++counts_[static_cast<uint32_t>(tokens[row])];
+  const auto each = [&](const auto& act) {
+    for (uint32_t example = 0; example < layout.examples; ++example) {
+      const uint32_t first = example * layout.positions;
+      const auto length = static_cast<uint32_t>(text.lengths[example]);
+      for (uint32_t row = first; row < first + length; ++row) act(row, static_cast<uint32_t>(text.tokens[row]));
+    }
+  };
+  each([&](uint32_t, uint32_t token) { ++counts_[token]; });
   uint32_t begin = 0, distinct = 0;
   for (uint32_t& count : counts_) {
     if (count == 0) continue;
     starts[distinct++] = begin;
     begin += std::exchange(count, begin);
   }
-  std::fill(starts + distinct, starts + rows + 1, rows);
-  for (uint32_t row = 0; row < rows; ++row) order[counts_[static_cast<uint32_t>(tokens[row])]++] = row;
+  const uint32_t rows = layout.examples * layout.positions;
+  std::fill(starts + distinct, starts + rows + 1, begin);
+  each([&](uint32_t row, uint32_t token) { order[counts_[token]++] = row; });
+  std::fill(order + begin, order + rows, 0);
 }
 
 uint64_t CountTargets(const TextLayout& layout, const TextView& text) {

@@ -29,7 +29,7 @@ struct TextLayout {
   uint64_t lengths = 0;           // int32 [examples]
   uint64_t target_positions = 0;  // int32 [examples, targets]
   uint64_t target_tokens = 0;     // int32 [examples, targets]
-  uint64_t order = 0;             // uint32 [examples * positions], positions sorted by token
+  uint64_t order = 0;             // uint32 [examples * positions], positions sorted by token; not those of padding
   // uint32 [examples * positions + 1]: where each token that occurs begins in `order`; what is
   // left over is the end.
   uint64_t starts = 0;
@@ -44,7 +44,7 @@ class TextFiller {
   void Fill(const TextLayout& layout, const TextView& text, bool with_targets, uint8_t* to);
 
  private:
-  void Sort(const TextLayout& layout, const int32_t* tokens, uint32_t* order, uint32_t* starts);
+  void Sort(const TextLayout& layout, const TextView& text, uint32_t* order, uint32_t* starts);
 
   std::vector<uint32_t> counts_;  // by token
 };

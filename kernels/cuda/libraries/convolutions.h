@@ -1,7 +1,7 @@
 // Convolutions through cuDNN: NHWC, filters KRSC, which is the flat vector's own layout, so
 // nothing is rearranged. For each shape and pass the algorithm that cuDNN takes for fastest is
-// chosen once and kept, among those that give the same bits each time and whose workspace is at
-// most kMostWorkspace (internal to kernels/cuda/libraries).
+// chosen once and kept, among those that give the same bits each time: the first whose workspace is at
+// most kMostWorkspace, or else the one with the least (internal to kernels/cuda/libraries).
 #pragma once
 
 #include <map>

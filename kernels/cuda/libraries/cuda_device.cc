@@ -88,6 +88,12 @@ class CudaDevice final : public Device {
                                 library_->description(), ", ",
                                 absl::string_view(name.data(), name.size()));
     if (precision != asked) description_.append(", since this GPU has no tf32");
+    // Attention's products use what came with 8.0.
+    if (const int compiled = CompiledFor(); gpu.major >= 8 && compiled > 0 && compiled < 80) {
+      absl::StrAppend(&description_, "; this program was compiled for compute capability ", compiled / 10, ".",
+                      compiled % 10, ", attention is slow: configure it with -DCMAKE_CUDA_ARCHITECTURES=", gpu.major,
+                      gpu.minor);
+    }
     if (!note.empty()) description_.append("; ").append(note);
   }
 

@@ -34,6 +34,9 @@ class Machine {
   }
 
   CudaNetwork& network() { return *network_; }
+#if defined(FORESHARD_CUDA_EMULATION)
+  PlainLibrary& library() { return static_cast<PlainLibrary&>(*library_); }
+#endif
   CudaStepMemory& memory() { return *memory_; }
 
   // A step with parameters from the host and results to it. `Case` has a spec and a vector.

@@ -122,6 +122,22 @@ TEST_F(CudaNetworkTest, GradientsAreTheReferences) {
   }
 }
 
+#if defined(FORESHARD_CUDA_EMULATION)
+TEST_F(CudaNetworkTest, GoesOnWithoutAGraphWhereALibraryRefusesOne) {
+  const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4}, BatchNorm{}, Relu{}, Dense{.units = 3}});
+  Machine machine(c.spec);
+  machine.library().RefuseForwardCall(2);  // the second step is the one that is captured
+  machine.Train(c, c.Batch());
+  const std::vector<uint32_t> gradient = Bits(machine.gradient);
+  for (int step = 0; step < 3; ++step) {
+    machine.Train(c, c.Batch());
+    EXPECT_EQ(Bits(machine.gradient), gradient);
+  }
+  EXPECT_EQ(machine.network().figures().refused_captures, 1u);
+  EXPECT_EQ(machine.network().figures().captures, 0u);
+}
+#endif
+
 TEST_F(CudaNetworkTest, MicroBatchesAddUp) {
   const Case c = MakeCase({6, 6, 2}, {Convolution{.filters = 4, .bias = 0}, Relu{}, Dense{.units = 3, .bias = 0}});
   Machine machine(c.spec);
