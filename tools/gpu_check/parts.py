@@ -121,6 +121,15 @@ def outcomes(lines):
     return found
 
 
+def beside_copy(lines):
+    """gpu_bench's kernels with their share of a copy's bandwidth: that of the faster one of those that it
+    makes before and after them."""
+    copy = max((line for line in lines if line["name"] == "copy"), key=lambda line: line["bytes_per_second"],
+               default=None)
+    return [dict(line, of_copy=line["bytes_per_second"] / copy["bytes_per_second"]) for line in lines
+            if copy and (line is copy or line["name"] != "copy")]
+
+
 class Check:
     """The parts on one machine, with one results folder."""
 
@@ -350,7 +359,11 @@ class Check:
 
     def kernels(self, seconds):
         self.need_gpu()
-        return self.bench("kernels", ["kernels"], seconds)
+        try:
+            return beside_copy(self.bench("kernels", ["kernels"], seconds))
+        except Failed as failure:
+            failure.data = beside_copy(failure.data or [])
+            raise
 
     def layers(self, seconds):
         self.need_layers()
