@@ -5,10 +5,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -342,6 +344,36 @@ class GpuCheckTest(unittest.TestCase):
         status = self.run_it(Fake(), arguments=["--minutes", "0.1", "--only", "build", "--only", "layers"])
         self.assertEqual(status, main.EXIT_LEFT)
         self.assertEqual(self.records()["layers"]["status"], results.LEFT)
+
+    def test_a_child_dies_with_a_parent_that_is_killed(self):
+        told = os.path.join(self.folder, "pid")
+        child = (f"import os, time; open({told!r} + '.new', 'w').write(str(os.getpid())); "
+                 f"os.rename({told!r} + '.new', {told!r}); time.sleep(60)")
+        parent = subprocess.Popen([sys.executable, "-c", f"""
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, {os.path.join(ROOT, "tools")!r})
+from gpu_check import children
+children.run_lines([sys.executable, "-c", {child!r}], 60, {told + ".log"!r})"""])
+        self.addCleanup(parent.wait)
+        self.addCleanup(parent.kill)
+        def wait_for(what):
+            end = time.monotonic() + 20
+            while not what() and time.monotonic() < end:
+                time.sleep(0.02)
+            self.assertTrue(what())
+        wait_for(lambda: os.path.exists(told))
+        with open(told, encoding="utf-8") as file:
+            pid = int(file.read())
+        self.assertEqual(os.getpgid(pid), pid)
+        parent.send_signal(signal.SIGKILL)
+        def gone():
+            try:
+                with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                    return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
+            except OSError:
+                return True
+        wait_for(gone)
 
     def test_a_child_that_hangs_is_ended(self):
         log = os.path.join(self.folder, "log")

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 
+from local_fleet.die_with_parent import die_with_parent
+
 _NVCC = "/usr/local/cuda/bin/nvcc"
 _TORCH = """
 import glob, json, os, sys
@@ -26,8 +28,10 @@ print(json.dumps({
 
 def output_of(command, timeout=60):
     """What it says and None, or None and why it said nothing."""
+    parent = os.getpid()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False,
+                              preexec_fn=lambda: die_with_parent(parent))
     except FileNotFoundError:
         return None, f"there is no {command[0]}"
     except subprocess.TimeoutExpired:

@@ -4,10 +4,9 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import threading
 import time
+
+from .children import json_lines, last_words, run_lines
 
 MODELS = ("resnet20", "resnet18", "wrn16_4", "resnet50")
 # With the length of their sequences, and how many of those a batch has.
@@ -38,56 +37,6 @@ class Part:
     def __init__(self, name, run, least_seconds, most_seconds):
         self.name, self.run = name, run
         self.least_seconds, self.most_seconds = least_seconds, most_seconds
-
-
-def run_lines(command, seconds, log, text="", environment=None):
-    """Status (None: time was up) and lines of stdout, of a child in a group of its own that
-    does not outlive this; stderr goes to `log`, stdout beside it, both as they come."""
-    said = log[:-len(".log")] + ".out" if log.endswith(".log") else log + ".out"
-    with open(log, "w", encoding="utf-8") as errors, open(said, "w", encoding="utf-8") as out:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=errors,
-                                 text=True, env=environment, start_new_session=True)
-        late = threading.Event()
-
-        def end():
-            late.set()
-            try:
-                os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it has just ended
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        try:
-            child.communicate(text)
-        finally:
-            timer.cancel()
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-    with open(said, encoding="utf-8", errors="replace") as out:
-        return None if late.is_set() else child.returncode, out.read().splitlines()
-
-
-def last_words(log):
-    try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-    except OSError:
-        lines = []
-    return lines[-1][:300] if lines else "it said nothing"
-
-
-def json_lines(lines):
-    found = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
 
 
 _OUTCOME = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+\.[^\s,]+)(.*)")
