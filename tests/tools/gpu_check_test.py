@@ -1,6 +1,7 @@
 """tools/gpu-check without a GPU: what it keeps, what it says, how it ends; and its bundle. Its
 programs are stand-ins, but for the bundle's, which is made of this machine's libraries."""
 
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 
-from gpu_check import bundle, machine, main, parts, results, table
+from gpu_check import archive, bundle, machine, main, parts, results, table
 
 GPU = {"name": "Test GPU", "capability": "9.0", "memory_mib": "1000", "driver": "1.2"}
 
@@ -556,6 +557,77 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(least["models/bert_large_128"], 45)
         self.assertEqual(least["pytorch/resnet50/compile"], 60)
         self.assertEqual(least["pytorch/layers/compile"], 60)
+
+    def packed(self, *members):
+        """A .tgz of (name, text) or TarInfo."""
+        path = os.path.join(self.folder, "packed.tgz")
+        with tarfile.open(path, "w:gz") as tar:
+            for member in members:
+                if isinstance(member, tarfile.TarInfo):
+                    tar.addfile(member)
+                else:
+                    info = tarfile.TarInfo(member[0])
+                    info.size = len(member[1])
+                    tar.addfile(info, io.BytesIO(member[1].encode()))
+        return path
+
+    def test_results_are_packed_after_each_part_and_taken_up_elsewhere(self):
+        out = os.path.join(self.folder, "out")
+        os.makedirs(out)
+        def interrupted(check, seconds):
+            raise KeyboardInterrupt
+        only = ["--only", "tests", "--only", "kernels"]
+        with mock.patch.dict(os.environ, OUT=out), mock.patch("sys.stderr"), \
+                mock.patch.object(parts.Check, "kernels", interrupted):
+            self.assertEqual(self.run_it(Fake(), arguments=only), main.EXIT_INTERRUPTED)
+        packed = os.path.join(out, "gpu-check.tgz")
+        with tarfile.open(packed) as tar:
+            names = tar.getnames()
+        self.assertLessEqual({"results.json", "table.md", "parts/build.json", "parts/tests.json", "parts/tests.out"}, set(names))
+        self.assertFalse([name for name in names if name.startswith("build") or "gpu-check.tgz" in name])
+        self.assertEqual(os.listdir(out), ["gpu-check.tgz"])
+        elsewhere = os.path.join(self.folder, "elsewhere")
+        self.said.clear()
+        self.run_it(Fake(), arguments=[*only, "--results", elsewhere, "--resume-from", packed])
+        self.assertIn(f"{packed}: 2 parts of this tree, GPU and PyTorch", self.text())
+        self.assertIn("tests: done before", self.text())
+        self.assertNotIn("kernels: done before", self.text())
+
+    def test_results_that_cannot_be_packed_are_kept_all_the_same(self):
+        os.makedirs(os.path.join(self.folder, "out", "gpu-check.tgz.new"))
+        with mock.patch.dict(os.environ, OUT=os.path.join(self.folder, "out")), \
+                mock.patch("sys.stderr", io.StringIO()) as said:
+            self.assertEqual(self.run_it(Fake(), arguments=["--only", "tests"]), main.EXIT_DONE)
+        self.assertIn("gpu-check.tgz: ", said.getvalue())
+        self.assertEqual(self.records()["tests"]["status"], results.DONE)
+
+    def test_what_is_no_archive_is_refused(self):
+        good = ("results.json", json.dumps({"format": results.FORMAT}))
+        link = tarfile.TarInfo("parts")
+        link.type, link.linkname = tarfile.SYMTYPE, "/tmp"
+        text = os.path.join(self.folder, "text")
+        executable(text, "no archive")
+        elsewhere = os.path.join(self.folder, "elsewhere")
+        for make, words in ((lambda: text, "not a gzip file"), (lambda: self.folder + "/none", "No such file"),
+                            (lambda: self.packed(("a", "b")), "there is no results.json"),
+                            (lambda: self.packed(("results.json", "{")), "there is no results.json"),
+                            (lambda: self.packed(good, ("../evil", "x")), "'../evil' in it"),
+                            (lambda: self.packed(good, ("/evil", "x")), "'/evil' in it"),
+                            (lambda: self.packed(good, ("build/kernels_gpu_tests", "x")), "'build/kernels_gpu_tests' in it"),
+                            (lambda: self.packed(link, good), "'parts' in it")):
+            with mock.patch("sys.stderr", io.StringIO()) as said:
+                self.assertEqual(self.run_it(Fake(), arguments=["--results", elsewhere, "--resume-from", make()]), main.EXIT_BAD)
+            self.assertIn("argument --resume-from: ", said.getvalue())
+            self.assertIn(" is no archive of gpu-check's: ", said.getvalue())
+            self.assertIn(words, said.getvalue())
+            self.assertFalse(os.path.exists(elsewhere))
+        whole = self.packed(good)
+        with open(whole, "rb") as file:
+            half = file.read()[:40]
+        with open(whole, "wb") as file:
+            file.write(half)
+        with self.assertRaises(archive.NoArchive):
+            archive.unpack(whole, elsewhere)
 
     def test_a_child_dies_with_a_parent_that_is_killed(self):
         told = os.path.join(self.folder, "pid")

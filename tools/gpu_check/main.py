@@ -8,7 +8,7 @@ import time
 
 from local_fleet.command_line import BadArguments, Parser, number, whole
 
-from . import bundle, results
+from . import archive, bundle, results
 from .machine import Machine
 from .parts import Check, NotDone, TimedOut
 from .table import Table
@@ -21,7 +21,8 @@ _ABOUT = """Tests the GPU parts and measures them, on a machine that has nvcc, C
 PyTorch to compare with: builds kernels, layers and models (no gRPC, no network), runs all GPU tests,
 also under compute-sanitizer, then each kernel against a copy's bandwidth, and layers and models
 against PyTorch eager and torch.compile. What is done is kept in the results folder: run again, it
-goes on with what was never begun, then with what failed, was cut off or not possible."""
+goes on with what was never begun, then with what failed, was cut off or not possible. Where the environment
+variable OUT names a folder, gpu-check.tgz there has, after each part, the results folder without the build."""
 _END = """exit status: 0 all done, 1 something failed, 2 bad arguments, 3 no GPU: built, nothing more, 4 the time
 was up (run again), 130 interrupted (what is done is kept).
 Files: table.md, results.json, parts/ (a record and a log each)."""
@@ -34,6 +35,8 @@ def parse(arguments):
     parser.add_argument("--minutes", type=number(0, 600), default=9,
                         help="time for this run, from its start; parts that do not fit or are not through by then "
                              "are left for the next [9]")
+    parser.add_argument("--resume-from", metavar="FILE.tgz",
+                        help="unpack a run's gpu-check.tgz into the results folder before, over what is there")
     parser.add_argument("--only", metavar="PART", action="append", default=[],
                         help="these parts alone, as 'kernels' or 'models'; again for more")
     parser.add_argument("--again", action="store_true", help="also the parts that are done")
@@ -150,7 +153,17 @@ class Run:
         path = self.results.write_file("results.json", json.dumps(
             {"format": results.FORMAT, "title": title, "machine": self.machine.facts(),
              "identity": self.results.identity, "parts": self.records}, indent=1))
+        self.pack()
         return title, table, path
+
+    def pack(self):
+        """For whoever brings back one file from a machine that may be gone before the end."""
+        folder = os.environ.get("OUT", "")
+        if os.path.isdir(folder):
+            try:
+                archive.write(self.results.folder, os.path.join(folder, archive.NAME))
+            except OSError as error:  # the results folder has it all
+                print(f"tools/gpu-check: {archive.NAME}: {error}", file=sys.stderr)
 
     def report(self):
         title, table, path = self.keep()
@@ -170,7 +183,16 @@ class Run:
         return EXIT_DONE
 
 
+def resume(path, folder):
+    try:
+        archive.unpack(path, folder)
+    except archive.NoArchive as why:
+        raise BadArguments(f"argument --resume-from: {path} is no archive of gpu-check's: {why}") from why
+
+
 def check(settings, begin):
+    if settings.resume_from:
+        resume(settings.resume_from, os.path.abspath(settings.results))
     machine = Machine(settings.python)
     libraries = settings.libraries
     if libraries is None and os.path.isdir(os.path.join(ROOT, bundle.LIBRARIES)):
@@ -187,6 +209,8 @@ def check(settings, begin):
     architecture = str(settings.architecture) if settings.architecture else None
     run = Run(settings, machine, Check(ROOT, machine, kept, libraries and os.path.abspath(libraries),
                                        settings.jobs, architecture), kept, begin + 60 * settings.minutes)
+    if settings.resume_from:
+        say(f"{settings.resume_from}: {len(run.records)} parts of this tree, GPU and PyTorch")
     run.all()
     run.report()
     return run.status()
