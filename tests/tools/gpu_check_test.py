@@ -104,6 +104,8 @@ class Fake:
     def architecture(self):
         return "90"
 
+    no_cuda_in_torch = machine.Machine.no_cuda_in_torch
+
     def library_path(self):
         return ""
 
@@ -261,12 +263,30 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(self.text(), r"tests +3 passed .*missed")
 
     def test_what_pytorch_lacks_is_said(self):
-        for torch, words in (({"version": "1.13", "sees_gpu": True, "compiles": False}, "has no torch.compile"),
-                             ({"version": "2.0", "sees_gpu": False, "compiles": True}, "sees no GPU")):
+        only = ["--again", "--only", "pytorch/resnet20/compile"]
+        for torch, words, status in (
+                ({"version": "1.13", "sees_gpu": True, "compiles": False}, "has no torch.compile", main.EXIT_DONE),
+                ({"version": "2.0", "sees_gpu": False, "compiles": True}, "sees no GPU", main.EXIT_LEFT)):
             self.said.clear()
-            self.assertEqual(self.run_it(Fake(torch=torch), arguments=["--again", "--only", "pytorch/resnet20/compile"]),
-                             main.EXIT_DONE)
+            self.assertEqual(self.run_it(Fake(torch=torch), arguments=only), status)
             self.assertIn(f"pytorch/resnet20/compile: not possible: PyTorch {torch['version']} {words}", self.text())
+        self.assertIn("\nnothing was compared with PyTorch: PyTorch 2.0 sees no GPU\n", self.text())
+
+    def test_a_gpu_without_pytorch_is_not_all_done(self):
+        self.assertEqual(self.run_it(Fake(), arguments=["--only", "pytorch"]), main.EXIT_LEFT)
+        self.assertIn("\nnothing was compared with PyTorch: no PyTorch: the test has none\n", self.text())
+        self.said.clear()
+        self.assertEqual(self.run_it(Fake(), arguments=["--only", "tests"]), main.EXIT_DONE)
+        self.assertNotIn("nothing was compared", self.text())
+        # Nor is it where PyTorch is there and slow to come up.
+        asked = {}
+        def slow(command, timeout=60):
+            asked[command[0]] = timeout
+            return None, f"{command[0]} did not end within {timeout} s"
+        with mock.patch.object(machine, "output_of", slow):
+            looked = machine.Machine(sys.executable)
+        self.assertEqual(asked[sys.executable], 240)
+        self.assertIn("did not end within 240 s", looked.no_cuda_in_torch())
 
     def test_what_ends_the_tests_without_a_word_is_a_failure(self):
         for tests, words in ((["COMPLETED", "LEAVES"], "1 tests failed: All/S.T1/1"),

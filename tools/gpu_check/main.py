@@ -24,7 +24,7 @@ against PyTorch eager and torch.compile. What is done is kept in the results fol
 goes on with what was never begun, then with what failed, was cut off or not possible. Where the environment
 variable OUT names a folder, gpu-check.tgz there has, after each part, the results folder without the build."""
 _END = """exit status: 0 all done, 1 something failed, 2 bad arguments, 3 no GPU: built, nothing more, 4 the time
-was up (run again), 130 interrupted (what is done is kept).
+was up (run again), or there is no PyTorch with CUDA to compare with, 130 interrupted (what is done is kept).
 Files: table.md, results.json, parts/ (a record and a log each)."""
 
 
@@ -170,7 +170,14 @@ class Run:
         say("\n" + title + "\n\n" + table.text())
         for note in table.notes():
             say(note)
+        if self.uncompared():
+            say(f"nothing was compared with PyTorch: {self.machine.no_cuda_in_torch()}")
         say(f"\n{path}")
+
+    def uncompared(self):
+        """Whether figures were to be compared with PyTorch's, and there is none for this GPU."""
+        return (self.machine.gpu is not None and self.machine.no_cuda_in_torch() is not None
+                and any(part.reads and self.wanted(part) for part in self.parts))
 
     def status(self):
         states = {record["status"] for record in self.records.values()}
@@ -180,7 +187,7 @@ class Run:
             return EXIT_LEFT
         if self.machine.gpu is None:
             return EXIT_NO_GPU
-        return EXIT_DONE
+        return EXIT_LEFT if self.uncompared() else EXIT_DONE
 
 
 def resume(path, folder):

@@ -443,10 +443,8 @@ class Check:
     def pytorch(self, part, seconds):
         mode = part.name.rsplit("/", 1)[1]
         self.need_gpu()
-        if self.machine.torch is None:
-            raise Impossible(self.machine.no_torch)
-        if not self.machine.torch["sees_gpu"]:
-            raise Impossible(f"PyTorch {self.machine.torch['version']} sees no GPU")
+        if self.machine.no_cuda_in_torch():
+            raise Impossible(self.machine.no_cuda_in_torch())
         if mode == "compile" and not self.machine.torch["compiles"]:
             raise Impossible(f"PyTorch {self.machine.torch['version']} has no torch.compile")
         lines = self.ours(part)
