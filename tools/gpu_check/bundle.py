@@ -9,7 +9,8 @@ import tarfile
 
 # Of the tree. What of it is compiled, CMakeLists.txt says.
 TREE = ("tools/gpu-check", "tools/gpu_check", "tools/local_fleet/__init__.py",
-        "tools/local_fleet/command_line.py", "tools/bench/pytorch_models.py", "tools/bench/pytorch_bert.py", "common/core",
+        "tools/local_fleet/command_line.py", "tools/local_fleet/die_with_parent.py",
+        "tools/bench/pytorch_models.py", "tools/bench/pytorch_bert.py", "common/core",
         "kernels", "worker/models", "worker/data/random_text.h", "worker/data/random_text.cc", "tests/kernels",
         "tests/pytorch/dump_step.cc", "tests/pytorch/bert_parity_test.py", "README.md")
 # Where gpu-check looks for them, in the tree.

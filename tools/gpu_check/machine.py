@@ -6,6 +6,9 @@ import os
 import shutil
 import subprocess
 
+from local_fleet.die_with_parent import die_with_parent
+
+_TORCH_SECONDS = 240  # its first import, from a cold disk
 _NVCC = "/usr/local/cuda/bin/nvcc"
 _TORCH = """
 import glob, json, os, sys
@@ -26,8 +29,10 @@ print(json.dumps({
 
 def output_of(command, timeout=60):
     """What it says and None, or None and why it said nothing."""
+    parent = os.getpid()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False,
+                              preexec_fn=lambda: die_with_parent(parent))
     except FileNotFoundError:
         return None, f"there is no {command[0]}"
     except subprocess.TimeoutExpired:
@@ -87,13 +92,19 @@ class Machine:
         return dict(zip(("name", "capability", "memory_mib", "driver"), values)), None
 
     def _torch(self):
-        said, why = output_of([self.python, "-c", _TORCH], timeout=120)
+        said, why = output_of([self.python, "-c", _TORCH], timeout=_TORCH_SECONDS)
         if said is None:
             return None, f"no PyTorch in {self.python}: {why} (--python names another)"
         try:
             return json.loads(said.splitlines()[-1]), None
         except (ValueError, IndexError):
             return None, f"no PyTorch in {self.python}: it said '{said.strip()[-80:]}'"
+
+    def no_cuda_in_torch(self):
+        """Why PyTorch cannot be compared with, or None."""
+        if self.torch is None:
+            return self.no_torch
+        return None if self.torch["sees_gpu"] else f"PyTorch {self.torch['version']} sees no GPU"
 
     def architecture(self):
         """For CMAKE_CUDA_ARCHITECTURES."""

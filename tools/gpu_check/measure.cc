@@ -15,6 +15,7 @@ namespace {
 constexpr int kRounds = 7;
 constexpr double kRoundSeconds = 0.02;
 constexpr int kWarmUp = 3;
+constexpr double kWarmUpSeconds = 0.3;
 // Steps: the first runs as it is, the second is captured, libraries settle meanwhile.
 constexpr int kStepWarmUp = 12;
 constexpr double kStepSeconds = 1.0;
@@ -54,6 +55,16 @@ Line& Line::Json(std::string_view field, std::string_view json) {
 void Print(const Line& line) {
   std::printf("%s\n", line.text().c_str());
   std::fflush(stdout);
+}
+
+absl::Status WarmUp(kernels::cuda::NativeStream stream, absl::FunctionRef<absl::Status()> give) {
+  for (const double begin = Now(); Now() - begin < kWarmUpSeconds;) {
+    for (int i = 0; i < kWarmUp; ++i) {
+      if (const absl::Status given = give(); !given.ok()) return given;
+    }
+    if (const absl::Status waited = kernels::cuda::WaitFor(stream); !waited.ok()) return waited;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<double> SecondsOf(kernels::cuda::NativeStream stream,

@@ -32,6 +32,9 @@ class Line {
 // To stdout, at once.
 void Print(const Line& line);
 
+// Has the GPU busy with calls of `give` until it has left its idle clocks.
+absl::Status WarmUp(kernels::cuda::NativeStream stream, absl::FunctionRef<absl::Status()> give);
+
 // Seconds of one call of `give` by the clock of the host: the median of rounds, each of as many
 // calls given one after another as take a while, then waited for.
 absl::StatusOr<double> SecondsOf(kernels::cuda::NativeStream stream,

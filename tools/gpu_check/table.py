@@ -42,9 +42,9 @@ class Table:
             if record and record["data"]:
                 data = record["data"]
                 skipped = f", {data['skipped']} skipped" if data["skipped"] else ""
-                met = not data["failed"] and record["status"] == results.DONE
-                self.rows.append((part, f"{data['passed']} passed{skipped}", "", "", "",
-                                  f"none fails: {'met' if met else 'missed'}"))
+                # One that was cut off has not shown it, and has not missed it.
+                verdict = {results.DONE: "met", results.FAILED: "missed"}.get(record["status"], "open")
+                self.rows.append((part, f"{data['passed']} passed{skipped}", "", "", "", f"none fails: {verdict}"))
 
     def _parity(self):
         for line in self._data("parity"):

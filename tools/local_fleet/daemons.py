@@ -10,6 +10,7 @@ import subprocess
 import time
 
 from . import network as networks
+from .die_with_parent import die_with_parent
 
 _LOG_LINES = 8
 _POLL_SECONDS = 0.02
@@ -88,7 +89,7 @@ def start(name, command, log_path, network=None, node=None, ready_path=None, nic
             os.unlink(ready_path)
 
     def become():
-        networks.die_with_parent(parent)
+        die_with_parent(parent)
         if file is not None:
             networks.enter_for_good(file)
         if niceness:

@@ -371,11 +371,3 @@ def parse_counters(text, interface):
 def enter_for_good(file):
     """In a child between fork and exec."""
     _setns(file)
-
-
-def die_with_parent(parent):
-    """In a child between fork and exec: SIGKILL once the parent is gone."""
-    pr_set_pdeathsig = 1
-    _libc.prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
