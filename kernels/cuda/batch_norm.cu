@@ -137,7 +137,24 @@ __device__ __forceinline__ void JoinWays(const Part& part, uint32_t width, const
   }
 }
 
-// partial [2, chunks, channels]: of each chunk the sums of x - x0 and of its square, x0 being the first row.
+// What the block's threads have of two sums, to its chunk's place in partial [2, chunks, channels].
+template <uint32_t kGroup>
+__device__ __forceinline__ void KeepSums(const Part& part, const Tiles& tiles, const Pointer<float>& shared,
+                                         float (&first)[kGroup], float (&second)[kGroup],
+                                         const Pointer<float>& partial) {
+  JoinWays<kGroup>(part, tiles.width, shared, first);
+  JoinWays<kGroup>(part, tiles.width, shared, second);
+  if (part.way != 0 || !part.any) return;
+  const uint64_t to = part.chunk * tiles.channels + part.channel;
+  const uint64_t set = uint64_t{tiles.chunks} * tiles.channels;
+#pragma unroll
+  for (uint32_t k = 0; k < kGroup; ++k) {
+    partial[to + k] = first[k];
+    partial[set + to + k] = second[k];
+  }
+}
+
+// Of each chunk the sums of x - x0 and of its square, x0 being the first row.
 template <typename T, uint32_t kGroup>
 __global__ void __launch_bounds__(kElementThreads)
     MomentsKernel(Tiles tiles, Pointer<const T> x, Pointer<float> partial) {
@@ -156,16 +173,7 @@ __global__ void __launch_bounds__(kElementThreads)
       squares[k] = squares[k] + difference * difference;
     }
   }
-  JoinWays<kGroup>(part, tiles.width, shared, sums);
-  JoinWays<kGroup>(part, tiles.width, shared, squares);
-  if (part.way != 0 || !part.any) return;
-  const uint64_t to = part.chunk * tiles.channels + part.channel;
-  const uint64_t set = uint64_t{tiles.chunks} * tiles.channels;
-#pragma unroll
-  for (uint32_t k = 0; k < kGroup; ++k) {
-    partial[to + k] = sums[k];
-    partial[set + to + k] = squares[k];
-  }
+  KeepSums<kGroup>(part, tiles, shared, sums, squares, partial);
 }
 
 // The sums of both sets over the chunks, given to the first way's threads.
@@ -250,7 +258,7 @@ __global__ void __launch_bounds__(kElementThreads)
   }
 }
 
-// partial [2, chunks, channels]: of each chunk the sums of d and of d * z, d being dy where it counts.
+// Of each chunk the sums of d and of d * z, d being dy where it counts.
 template <typename T, uint32_t kGroup>
 __global__ void __launch_bounds__(kElementThreads)
     GradientSumsKernel(Tiles tiles, bool relu, Pointer<const T> x, Pointer<const T> dy, Pointer<const float> weight,
@@ -273,16 +281,7 @@ __global__ void __launch_bounds__(kElementThreads)
       products[k] = products[k] + d * z;
     }
   }
-  JoinWays<kGroup>(part, tiles.width, shared, sums);
-  JoinWays<kGroup>(part, tiles.width, shared, products);
-  if (part.way != 0 || !part.any) return;
-  const uint64_t to = part.chunk * tiles.channels + part.channel;
-  const uint64_t set = uint64_t{tiles.chunks} * tiles.channels;
-#pragma unroll
-  for (uint32_t k = 0; k < kGroup; ++k) {
-    partial[to + k] = sums[k];
-    partial[set + to + k] = products[k];
-  }
+  KeepSums<kGroup>(part, tiles, shared, sums, products, partial);
 }
 
 // Gradients of bias and weight; means [2, channels] of d and d * z over the rows.
