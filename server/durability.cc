@@ -160,8 +160,8 @@ void Durability::SetMarks(bool at_rest, v1::RunDescription* description) const {
   const bool journaled = mode_ != JournalMode::kOff;
   description->set_unjournaled(!journaled && !at_rest);
   description->set_boot_id(mode_ == JournalMode::kBuffered && !at_rest ? boot_id_ : "");
-  // One that has failed lacks nothing that a checkpoint has.
-  description->set_watched(journaled && (!at_rest || !begun() || JournalStands()));
+  // One that has failed, or said that it might, lacks nothing that a checkpoint has.
+  description->set_watched(journaled && (!at_rest || !begun() || (JournalStands() && !is_marked_.load())));
 }
 
 absl::Status Durability::WatchOver(v1::RunDescription* description) {
@@ -220,6 +220,7 @@ void Durability::NoteCheckpoint(uint64_t number) {
 
 void Durability::EndRest() {
   absl::Status written;
+  bool watched;
   {
     absl::MutexLock lock(&run_mutex_);
     if (at_rest_through_ == kNotAtRest) return;
@@ -231,6 +232,16 @@ void Durability::EndRest() {
       at_rest_through_ = kNotAtRest;
       return;
     }
+    watched = description_.watched();
+  }
+  // Where the mark counts it says as much, and a full disk takes it.
+  if (continues_ && watched && MarkUnjournaled().ok()) {
+    LOG(ERROR) << "training goes on (durability.on_failure: continue), though it cannot be written that there is more "
+                  "to keep ("
+               << written << "): the next start will take what comes after the newest checkpoint for lost";
+    absl::MutexLock lock(&run_mutex_);
+    at_rest_through_ = kNotAtRest;
+    return;
   }
   if (rest_failed_.exchange(true)) return;
   LOG(ERROR) << "this server ends, since it cannot write that there is more to keep (" << written
