@@ -64,21 +64,19 @@ struct Part {
   uint64_t begin, end;  // rows begin, begin + ways, ...
 };
 
-template <typename T, uint32_t kGroup>
+template <uint32_t kGroup>
 struct Group {
   float x[kGroup];
 };
 
 template <typename T, uint32_t kGroup>
-__device__ __forceinline__ Group<T, kGroup> LoadGroup(const Pointer<const T>& from) {
-  Group<T, kGroup> group;
+__device__ __forceinline__ Group<kGroup> LoadGroup(const Pointer<const T>& from) {
+  Group<kGroup> group;
   if constexpr (kGroup == 1) {
     group.x[0] = ValueOf(static_cast<T>(from[0]));
   } else {
     static_assert(kGroup == Pack<T>::kSize);
-    Pack<T> pack;
-    const float4 word = *CastPointer<const float4>(from);
-    Unpack(word, &pack);
+    const Pack<T> pack = LoadPack<T>(from, 0, kGroup, /*aligned=*/true);
 #pragma unroll
     for (uint32_t k = 0; k < kGroup; ++k) group.x[k] = pack.x[k];
   }
@@ -86,14 +84,14 @@ __device__ __forceinline__ Group<T, kGroup> LoadGroup(const Pointer<const T>& fr
 }
 
 template <typename T, uint32_t kGroup>
-__device__ __forceinline__ void StoreGroup(const Pointer<T>& to, const Group<T, kGroup>& group) {
+__device__ __forceinline__ void StoreGroup(const Pointer<T>& to, const Group<kGroup>& group) {
   if constexpr (kGroup == 1) {
     to[0] = Stored<T>::Of(group.x[0]);
   } else {
     Pack<T> pack;
 #pragma unroll
     for (uint32_t k = 0; k < kGroup; ++k) pack.x[k] = group.x[k];
-    *CastPointer<float4>(to) = WordOf(pack);
+    StorePack<T>(to, 0, kGroup, /*aligned=*/true, pack);
   }
 }
 
@@ -161,11 +159,11 @@ __global__ void __launch_bounds__(kElementThreads)
   FORESHARD_SHARED(float, shared, kElementThreads * kGroup);
   const Part part(tiles, kGroup);
   float sums[kGroup] = {}, squares[kGroup] = {};
-  Group<T, kGroup> first = {};
+  Group<kGroup> first = {};
   if (part.any) first = LoadGroup<T, kGroup>(x + part.channel);
 #pragma unroll 4
   for (uint64_t row = part.begin; row < part.end; row += part.ways) {
-    const Group<T, kGroup> values = LoadGroup<T, kGroup>(x + (row * tiles.channels + part.channel));
+    const Group<kGroup> values = LoadGroup<T, kGroup>(x + (row * tiles.channels + part.channel));
 #pragma unroll
     for (uint32_t k = 0; k < kGroup; ++k) {
       const float difference = values.x[k] - first.x[k];
@@ -248,7 +246,7 @@ __global__ void __launch_bounds__(kElementThreads)
 #pragma unroll 4
   for (uint64_t row = part.begin; row < part.end; row += part.ways) {
     const uint64_t at = row * tiles.channels + part.channel;
-    Group<T, kGroup> values = LoadGroup<T, kGroup>(x + at);
+    Group<kGroup> values = LoadGroup<T, kGroup>(x + at);
 #pragma unroll
     for (uint32_t k = 0; k < kGroup; ++k) {
       const float made = channels.Y(k, channels.Z(k, values.x[k]));
@@ -271,8 +269,8 @@ __global__ void __launch_bounds__(kElementThreads)
 #pragma unroll 2
   for (uint64_t row = part.begin; row < part.end; row += part.ways) {
     const uint64_t at = row * tiles.channels + part.channel;
-    const Group<T, kGroup> values = LoadGroup<T, kGroup>(x + at);
-    const Group<T, kGroup> gradients = LoadGroup<T, kGroup>(dy + at);
+    const Group<kGroup> values = LoadGroup<T, kGroup>(x + at);
+    const Group<kGroup> gradients = LoadGroup<T, kGroup>(dy + at);
 #pragma unroll
     for (uint32_t k = 0; k < kGroup; ++k) {
       const float z = channels.Z(k, values.x[k]);
@@ -318,8 +316,8 @@ __global__ void __launch_bounds__(kElementThreads)
 #pragma unroll 2
   for (uint64_t row = part.begin; row < part.end; row += part.ways) {
     const uint64_t at = row * tiles.channels + part.channel;
-    const Group<T, kGroup> values = LoadGroup<T, kGroup>(x + at);
-    Group<T, kGroup> gradients = LoadGroup<T, kGroup>(dy + at);
+    const Group<kGroup> values = LoadGroup<T, kGroup>(x + at);
+    Group<kGroup> gradients = LoadGroup<T, kGroup>(dy + at);
 #pragma unroll
     for (uint32_t k = 0; k < kGroup; ++k) {
       const float z = channels.Z(k, values.x[k]);

@@ -154,12 +154,11 @@ absl::Status CudaNetwork::RunPiece(Mode& mode, Part part, size_t piece, const Bi
   }
   Captured& captured = **found;
   captured.last_used = ++uses_;
-  if (!captured.ran) {
+  if (!captured.ran || captured.uncapturable) {
     const absl::Status given = GivePiece(mode, part, piece, bindings, stream_);
     captured.ran = given.ok();
     return given;
   }
-  if (captured.uncapturable) return GivePiece(mode, part, piece, bindings, stream_);
   if (!captured.captured) {
     auto graph = Graph::Capture(stream_, [&](NativeStream stream) {
       return GivePiece(mode, part, piece, bindings, stream);

@@ -67,7 +67,6 @@ void TextFiller::Sort(const TextLayout& layout, const TextView& text, uint32_t* 
   const uint32_t rows = layout.examples * layout.positions;
   std::fill(starts + distinct, starts + rows + 1, begin);
   each([&](uint32_t row, uint32_t token) { order[counts_[token]++] = row; });
-  std::fill(order + begin, order + rows, 0);
 }
 
 uint64_t CountTargets(const TextLayout& layout, const TextView& text) {

@@ -109,7 +109,7 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
       : precision_ == Precision::kTf32 ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH;
   cudnnStatus_t status = cudnn_.cudnnSetConvolutionMathType(known.convolution, math);
   Choice choice = {.made = true, .math = math};
-  bool found = false, fits = false;
+  size_t least = SIZE_MAX;  // workspace of the choice
   std::string passed_over;  // for the error
   // `list`(count, listed) and `measure`(algorithm, bytes) ask cuDNN about one direction. The list
   // begins with what cuDNN takes for fastest.
@@ -118,8 +118,7 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
     int count = 0;
     status = list(&count, listed);
     if (status != CUDNN_STATUS_SUCCESS) return;
-    size_t least = SIZE_MAX;
-    for (int i = 0; i < count && !fits; ++i) {
+    for (int i = 0; i < count && least > kMostWorkspace; ++i) {
       // Where fp32 is asked for the list may still say "default", which would be TF32.
       const cudnnMathType_t with = precision_ == Precision::kFp32 ? CUDNN_FMA_MATH : listed[i].mathType;
       cudnnStatus_t usable = listed[i].status;
@@ -127,15 +126,11 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
       if (usable == CUDNN_STATUS_SUCCESS) usable = cudnn_.cudnnSetConvolutionMathType(known.convolution, with);
       if (usable == CUDNN_STATUS_SUCCESS) usable = measure(listed[i].algo, &bytes);
       const bool same_bits = listed[i].determinism == CUDNN_DETERMINISTIC;
-      if (usable == CUDNN_STATUS_SUCCESS && same_bits) {
-        fits = bytes <= kMostWorkspace;
-        if (fits || bytes < least) {
-          found = true;
-          least = bytes;
-          choice.algorithm = listed[i].algo;
-          choice.math = with;
-          choice.workspace_bytes = bytes;
-        }
+      if (usable == CUDNN_STATUS_SUCCESS && same_bits && bytes < least) {
+        least = bytes;
+        choice.algorithm = listed[i].algo;
+        choice.math = with;
+        choice.workspace_bytes = bytes;
       }
       absl::StrAppend(&passed_over, i > 0 ? "; " : "", static_cast<int>(listed[i].algo), ": ",
                       usable != CUDNN_STATUS_SUCCESS ? cudnn_.cudnnGetErrorString(usable)
@@ -178,7 +173,7 @@ absl::StatusOr<Convolutions::Choice> Convolutions::Choose(ConvolutionPass pass,
         });
   }
   if (status != CUDNN_STATUS_SUCCESS) return Done(status, NameOf(pass), shape);
-  if (!found) {
+  if (least == SIZE_MAX) {
     return absl::InternalError(absl::StrCat(NameOf(pass), " of ", shape.Text(),
                                             ": cuDNN has no algorithm that gives the same bits each time (", passed_over,
                                             ")"));

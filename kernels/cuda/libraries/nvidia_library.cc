@@ -219,6 +219,7 @@ class NvidiaLibrary final : public LayerLibrary {
     return CudnnStatus(cudnn_, cudnn_.cudnnSetStream(cudnn_handle_, stream),
                        "giving cuDNN a stream");
   }
+
   const CudnnFunctions cudnn_;
   const CublasLtFunctions blas_;
   const Precision precision_;
